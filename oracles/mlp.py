@@ -19,6 +19,8 @@ from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 class MlpLoss(OfWholes):
     """`W_l [D_{l-1}, D_l]`, `b_l [D_l]`, `inputs [B, D_0]`, `targets [B, D_n]` to a scalar."""
 
+    generic = True
+
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The mean of the examples' sums of squares."""
         layers, inputs, targets = parts(arrays)

@@ -20,12 +20,23 @@ Options = Mapping[str, Any]
 
 
 class OfWholes:
-    """An oracle that is exact, whose results have the dtype of its first array."""
+    """The meaning of an operation on whole arrays, each in a dtype that loses nothing that matters.
 
-    doubt = (0.0, 0.0)
+    `dtypes` are those of the arguments' leaves in the case at hand, `options` its keyword arguments.
+    """
+
+    value: Callable[[Arrays, Dtypes, Options], list[np.ndarray]]  # the results
+    # their tangents, given those of some of the leaves
+    pushforward: Callable[[Arrays, Tangents, Dtypes, Options], list[np.ndarray]]
+    # the cotangents of some of the leaves, given those of the results and the places of the leaves
+    pullback: Callable[[Arrays, Arrays, Sequence[int], Dtypes, Options], list[np.ndarray]]
+    nearby: Callable[[Arrays, Dtypes, Options], list[np.ndarray]] | None = None  # the results, off as doubles may be
+    generic = False  # whether derivatives are those at real numbers alone, since there may be kinks at others
+    doubt = (0.0, 0.0)  # how far off values and derivatives may be
+    casts: tuple[np.dtype, ...] = ()  # the floats that its own words round to
 
     def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
-        """The dtype of the first array."""
+        """The dtypes of the results, given shapes and dtypes of the leaves: that of the first."""
         return [dtypes[0]]
 
 

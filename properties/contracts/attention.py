@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, of_type
 from shardproof.properties.contracts.costs import added_up, replicas
-from shardproof.properties.contracts.drawing import sides
+from shardproof.properties.contracts.drawing import Drawn, Given, sides
 from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, operation
 
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
@@ -26,14 +26,12 @@ REACHES = (2.0, 20.0, 200.0, 20_000.0, -20_000.0)
 the number that half of all code uses for infinity; and, under a mask, all below the one used for minus infinity."""
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    rows, heads, features = sides.within(draw, scope, 3)
-    rows = min(rows, max(1, LONGEST // participants))
-    if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
-        rows, heads = min(rows, 4), participants * (1 if scope.large or heads < 3 else 2)
-    like = None if INDEPENDENT in scope.features else 0
-    block = (rows, heads, features)
-    return [Described(block), *[Described(block, like=like)] * 2], {"causal": draw(st.booleans(), label="causal")}
+def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
+    rows, heads, features = sides(draw, given.scope, 3)
+    rows = min(rows, max(1, LONGEST // given.participants))
+    if given.participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
+        rows, heads = min(rows, 4), given.participants * (1 if given.scope.large or heads < 3 else 2)
+    return Drawn({"rows": rows, "heads": heads, "features": features})
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -64,9 +62,9 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "attention",
         attention.attention,
-        _arguments,
-        operands=("q", "k", "v"),
-        options={"causal": Option(of_type(bool))},
+        dict.fromkeys(("q", "k", "v"), "rows@axis_name heads features"),
+        draw_sizes=_draw_sizes,
+        options={"causal": Option(of_type(bool), values=(False, True))},
         kinds=("real", "exact", "distinct", "nan", "real"),
         features=frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "x64"}),
         violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), wrong_dtype("v", 2, "int32")),
@@ -74,7 +72,7 @@ CONTRACTS: tuple[Contract, ...] = (
         most=64,
         adapt=_in_reach,
         accumulator="float32",
-        shapes=(((8192, 16, 128), 0, ""),) * 3,
+        usual_sizes={"rows": 8192, "heads": 16, "features": 128},
         usual={"causal": False},
         implementations={
             "gathered": Claim(

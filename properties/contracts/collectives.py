@@ -1,5 +1,6 @@
 """The contracts of the collectives, from `all_reduce` to `broadcast`, and of halos."""
 
+import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
@@ -15,7 +16,7 @@ from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes, kinds_of, permutations_of_participants, shapes
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.cases.strategies.making import Composite, sampled
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import (
     DIMENSION,
     Claim,
@@ -28,27 +29,28 @@ from shardproof.properties.contracts.contract import (
     of_type,
 )
 from shardproof.properties.contracts.costs import transposed
+from shardproof.properties.contracts.drawing import Drawn, Given
 from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, wrong_value
-from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, moved_dtypes, operation
+from shardproof.properties.contracts.operation import DrawSizes, Params, moved_dtypes, operation
 
 MOST_SQUARED = 1024
 """The largest mesh of those with a piece for every pair of participants, whose data grow with its square."""
 
 OPS = ("sum", "mean", "max", "min")
+BLOCK = {"x": "block@axis_name"}
 
 
-@Composite
-def blocks(draw: st.DrawFn, scope: Scope, *, min_rank: int = 0) -> tuple[int, ...]:
+def blocks(draw: st.DrawFn, given: Given, *, min_rank: int = 0) -> tuple[int, ...]:
     """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
-    least = 0 if "empty_blocks" in scope.features else 1
-    if scope.large:
+    least = 0 if "empty_blocks" in given.scope.features else 1
+    if given.scope.large:
         return shapes.within(draw, min_rank=min_rank, max_rank=2, min_side=least, max_side=2)
     return shapes.within(draw, min_rank=min_rank, min_side=least, long=True)
 
 
-def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
+def dimension(draw: st.DrawFn, given: Given, rank: int, label: str) -> int:
     """A legal dimension: counted from the front, or from the back as well if that is claimed."""
-    lowest = -rank if "negative_dimensions" in scope.features else 0
+    lowest = -rank if "negative_dimensions" in given.scope.features else 0
     return draw(sampled([*range(rank), *range(lowest, 0)]), label=label)
 
 
@@ -59,9 +61,9 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
     return tuple(result)
 
 
-def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    op = draw(sampled(OPS[:2] if scope.floating else OPS), label="op")
-    return [Described(blocks.within(draw, scope))], {"op": op}
+def _reduce(draw: st.DrawFn, given: Given) -> Drawn:
+    op = draw(sampled(OPS[:2] if given.scope.floating else OPS), label="op")
+    return Drawn({"block": blocks(draw, given)}, {"op": op})
 
 
 def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -77,54 +79,54 @@ def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         return [np.asarray(sign * np.abs(x), x.dtype) if is_signed(x.dtype) else x for x in arrays]
 
 
-def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _gather(draw: st.DrawFn, given: Given) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
-    block = blocks.within(draw, scope, min_rank=1 if tiled else 0)
-    at = dimension(draw, len(block) + (not tiled), scope, "axis")
-    return [Described(block)], {"axis": at, "tiled": tiled}
+    block = blocks(draw, given, min_rank=1 if tiled else 0)
+    at = dimension(draw, given, len(block) + (not tiled), "axis")
+    return Drawn({"block": block}, {"axis": at, "tiled": tiled})
 
 
-def _scatter(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _scatter(draw: st.DrawFn, given: Given) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
-    block = blocks.within(draw, scope, min_rank=1)
-    at = dimension(draw, len(block), scope, "scatter_dimension")
-    return [Described(fit(block, at, participants, tiled))], {"scatter_dimension": at, "tiled": tiled}
+    block = blocks(draw, given, min_rank=1)
+    at = dimension(draw, given, len(block), "scatter_dimension")
+    return Drawn({"block": fit(block, at, given.participants, tiled)}, {"scatter_dimension": at, "tiled": tiled})
 
 
-def _exchange(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _exchange(draw: st.DrawFn, given: Given) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
-    block = blocks.within(draw, scope, min_rank=1)
-    at = dimension(draw, len(block), scope, "split_axis")
-    to = dimension(draw, len(block), scope, "concat_axis")
+    block = blocks(draw, given, min_rank=1)
+    at = dimension(draw, given, len(block), "split_axis")
+    to = dimension(draw, given, len(block), "concat_axis")
     params = {"split_axis": at, "concat_axis": to, "tiled": tiled}
-    return [Described(fit(block, at, participants, tiled))], params
+    return Drawn({"block": fit(block, at, given.participants, tiled)}, params)
 
 
-def _permute(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    perm = permutations_of_participants.within(draw, participants)
-    return [Described(blocks.within(draw, scope))], {"perm": perm}
+def _permute(draw: st.DrawFn, given: Given) -> Drawn:
+    perm = permutations_of_participants.within(draw, given.participants)
+    return Drawn({"block": blocks(draw, given)}, {"perm": perm})
 
 
-def _shift(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _shift(draw: st.DrawFn, given: Given) -> Drawn:
     turns = draw(sampled((0, -1, 1, 3)), label="turns")
-    by = draw(sampled((*range(1, participants), 0)), label="offset")  # by whole turns last, where nothing moves
-    return [Described(blocks.within(draw, scope))], {"offset": by + turns * participants}
+    by = draw(sampled((*range(1, given.participants), 0)), label="offset")  # by whole turns last, where nothing moves
+    return Drawn({"block": blocks(draw, given)}, {"offset": by + turns * given.participants})
 
 
-def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    root = draw(st.integers(0, participants - 1), label="root")
-    return [Described(blocks.within(draw, scope))], {"root": root}
+def _broadcast(draw: st.DrawFn, given: Given) -> Drawn:
+    root = draw(st.integers(0, given.participants - 1), label="root")
+    return Drawn({"block": blocks(draw, given)}, {"root": root})
 
 
-def _with_trees(arguments: Arguments) -> Arguments:
-    """The arguments, which may be a pytree of two arrays if `trees` are claimed."""
+def _with_trees(sizes: DrawSizes) -> DrawSizes:
+    """The sizes of what may be a pytree of two arrays if `trees` are claimed."""
 
-    def drawn(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-        described, params = arguments(draw, participants, scope)
-        if "trees" in scope.features and draw(st.booleans(), label="tree"):
-            dtype = "float32" if scope.floating or params.get("op") == "mean" else "int32"
-            described = [*described, Described(described[0].block, dtype, like=0)]
-        return described, params
+    def drawn(draw: st.DrawFn, given: Given) -> Drawn:
+        found = sizes(draw, given)
+        if "trees" in given.scope.features and draw(st.booleans(), label="tree"):
+            floating = given.scope.floating or found.options.get("op") == "mean"
+            found = dataclasses.replace(found, another="float32" if floating else "int32")
+        return found
 
     return drawn
 
@@ -149,10 +151,14 @@ def _reduced_kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     """All; for a mean, only where it is defined: no sums that wrap around, nor infinite or huge complex numbers."""
     kind = as_dtype(dtype)
     if params.get("op") == "mean" and is_integer(kind):
-        return ("exact", "scaled")
+        return ("exact", "scaled") * 3
     if params.get("op") == "mean" and kind.kind == "c":
-        return ("distinct", "exact", "real")
-    return kinds_of(dtype)
+        return ("distinct", "exact", "real") * 2
+    return _moved_kinds(scope, dtype, params)
+
+
+def _moved_kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
+    return kinds_of(dtype) * (1 if is_float(as_dtype(dtype)) else 2)
 
 
 def _oracle(name: str) -> Oracle:
@@ -174,14 +180,13 @@ def _oracle(name: str) -> Oracle:
     )
 
 
-def _collective(name: str, arguments: Arguments, *features: str, **more: Any) -> Contract:
-    moves: dict[str, Any] = {"dtypes": moved_dtypes, "kinds": lambda scope, dtype, params: kinds_of(dtype)}
+def _collective(name: str, draw_sizes: DrawSizes, *features: str, **more: Any) -> Contract:
+    moves: dict[str, Any] = {"dtypes": moved_dtypes, "kinds": _moved_kinds}
     return operation(
         name,
         _oracle(name.removesuffix("_invariant")),
-        _with_trees(arguments),
-        operands=("x",),
-        sets=6,
+        BLOCK,
+        draw_sizes=_with_trees(draw_sizes),
         features=ANY_COLLECTIVE | {*features},
         linear=True,
         **moves | more,
@@ -215,15 +220,15 @@ READS = 3
 """A window is at most two whole arrays and a block long: nothing is in it more than three times."""
 
 
-def _halo(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = draw(blocks(scope, min_rank=1).filter(lambda shape: 0 not in shape))
-    axis = dimension(draw, len(block), scope, "axis")
+def _halo(draw: st.DrawFn, given: Given) -> Drawn:
+    block = blocks(draw, given, min_rank=1)
+    axis = dimension(draw, given, len(block), "axis")
     n = block[axis]
     # up to a block, which is what people think of; up to two; and up to the whole array
-    most = min(n * participants, max(n, 3 if scope.large else MOST_ROWS))
+    most = min(n * given.participants, max(n, 3 if given.scope.large else MOST_ROWS))
     widths = (0, n), (min(n + 1, most), min(2 * n, most)), (0, most)
     rows = sampled(widths).flatmap(lambda width: st.integers(*width))
-    return [Described(block)], {"before": draw(rows), "after": draw(rows), "axis": axis}
+    return Drawn({"block": block}, {"before": draw(rows), "after": draw(rows), "axis": axis})
 
 
 def _rows_of_all(case: Case) -> int:
@@ -315,8 +320,8 @@ CONTRACTS = (
     operation(
         "halo_exchange",
         halo.halo_exchange,
-        _halo,
-        operands=("x",),
+        BLOCK,
+        draw_sizes=_halo,
         options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
         dtypes=_attached_dtypes,
         kinds=("distinct", "exact", "real", "special", "nan", "scaled"),

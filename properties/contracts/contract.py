@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -61,6 +62,12 @@ class Option:
 
     holds: Callable[[Any], bool]  # whether a value has its type
     accepts: Callable[[Case, Any], bool] = lambda case, value: True  # whether the contract allows it in a case
+    values: tuple[Any, ...] = ()  # the values to draw; empty: they are drawn with the sizes
+
+    @classmethod
+    def among(cls, values: tuple[Any, ...]) -> "Option":
+        """One of some values; True is not 1."""
+        return cls(lambda value: any(type(value) is type(one) and value == one for one in values), values=values)
 
 
 def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
@@ -81,7 +88,9 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 class Call:
     """The arguments and results of an operation."""
 
-    operands: tuple[str, ...] = ("x",)  # the names of the array arguments, which come first
+    # the array arguments, which come first, as a tree with a name for each leaf; of several trees, with different
+    # numbers of leaves, a case has one
+    trees: tuple[tuple[Any, ...], ...] = (("x",),)
     # the operands that have no gradient and are not added up: indices, masks, metadata
     auxiliary: frozenset[str] = frozenset()
     # the operands that are the same on all participants, the sums of whose gradients are part of the cost
@@ -91,14 +100,16 @@ class Call:
     # the names of its axis tuples, where it has several, or one of another name than `axis_name`
     roles: tuple[str, ...] = ()
     keyword_axis: bool = False  # whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it
-    # what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other
-    tree: Any = None
-    deeper: tuple[Any, ...] = ()  # the trees of cases with other numbers of leaves
     results: Any = None  # what it returns, as a tree of names; None: an array
     # how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
     # of each result, the axis tuples along which one participant alone has it, with its number; None: of none
     kept: Callable[[Case], Sequence[Kept]] | None = None
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the array arguments: of several trees those of the first."""
+        return tuple(jax.tree.leaves(self.trees[0]))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -125,15 +136,19 @@ class Call:
 
     def names(self, case: Case) -> tuple[str, ...]:
         """The names of the operands of a case; ValueError if the contract has no arguments with as many leaves."""
-        trees = (self.tree, *self.deeper)
-        return tuple(jax.tree.leaves(_of_leaves(trees, len(case.operands)))) if self.deeper else self.operands
+        return tuple(jax.tree.leaves(self._tree(len(case.operands)))) if len(self.trees) > 1 else self.operands
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of its array arguments, each of which may be a tree: `params[0]['w']` is of `params`."""
-        if self.tree is None:
-            return self.operands
-        return tuple(re.split(r"\W", jax.tree.leaves(one)[0])[0] for one in self.tree)
+        return tuple(re.split(r"\W", jax.tree.leaves(one)[0])[0] for one in self.trees[0])
+
+    def _tree(self, count: int) -> Any:
+        """The one of the trees that has `count` leaves; ValueError if none of several has."""
+        known = {len(jax.tree.leaves(tree)): tree for tree in self.trees}
+        if len(known) > 1 and count not in known:
+            raise ValueError(f"operands: {count} given, tree=False: expected {' or '.join(map(str, sorted(known)))}")
+        return known.get(count, self.trees[0])
 
     def is_replicated(self, case: Case, place: int) -> bool:
         """True if the contract says that an operand is the same on all participants."""
@@ -143,8 +158,8 @@ class Call:
         """The array arguments of a call, as trees with these leaves: arrays, names, or anything else."""
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
-        tree = _of_leaves((self.tree, *self.deeper), len(leaves)) if self.deeper else self.tree
-        return tuple(leaves) if tree is None else replace_leaves(tree, leaves)
+        arguments: tuple[Any, ...] = replace_leaves(self._tree(len(leaves)), leaves)
+        return arguments
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
         """The tree that a call returns: of the results' names, or like a tree of operands."""
@@ -160,14 +175,6 @@ class Call:
 def replace_leaves(tree: Any, leaves: Sequence[Any]) -> Any:
     """A tree with other leaves."""
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
-
-
-def _of_leaves(trees: Sequence[Any], count: int) -> Any:
-    """The one of several trees that has `count` leaves; ValueError if none has."""
-    known = {len(jax.tree.leaves(tree)): tree for tree in trees}
-    if count not in known:
-        raise ValueError(f"operands: {count} given, tree=False: expected {' or '.join(map(str, sorted(known)))}")
-    return known[count]
 
 
 Blocks = np.ndarray

@@ -1,6 +1,6 @@
 """The contracts of the loss of tokens whose classes are sharded, given their logits, or with the projection to them."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from shardproof.impl import cross_entropy as implementations
 from shardproof.oracles import cross_entropy
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
-from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
+from shardproof.properties.contracts.contract import Claim, Contract, Option, of_type
+from shardproof.properties.contracts.described import Array
+from shardproof.properties.contracts.drawing import Drawn, Given, draw_small_sizes, integers_below
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype, wrong_value
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
-from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
@@ -21,33 +21,16 @@ LARGEST = 80.0
 REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly equal; a choice; and one that overflows in float32 as a power."""
 
-SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
 """Labels of ignored tokens that are the number of no class, or of none as a rule."""
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tokens, classes = sides.within(draw, scope, 2)
-    classes, integers = integers_below(draw, participants, classes, scope)
-    more = further_dimensions(draw, scope)
-    labels = Described((*more, tokens), integers, varies=False)
-    return [Described((*more, tokens, classes)), labels], _params(draw, participants * classes)
-
-
-def _params(draw: st.DrawFn, classes: int) -> dict[str, Any]:
-    """The keyword arguments of a loss."""
-    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, classes - 1))
-    return {
-        "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
-        "ignore_index": draw(indices, label="ignore_index"),
-    }
-
-
-def _projected(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tokens, features, classes = sides.within(draw, scope, 3)
-    classes, integers = integers_below(draw, participants, classes, scope, signed=False)
-    x, labels = Described((tokens, features), varies=False), Described((tokens,), integers, varies=False)
-    return [x, Described((features, classes)), labels], _params(draw, participants * classes)
+def _draw_sizes(draw: st.DrawFn, given: Given, *, signed: bool = True) -> Drawn:
+    """Sizes with a dtype of labels, and an ignored index that is the number of a class or of none."""
+    sizes = draw_small_sizes(draw, given).sizes
+    sizes["classes"], integers = integers_below(draw, sizes["classes"], given, signed=signed)
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, given.participants * sizes["classes"] - 1))
+    return Drawn(sizes, {"ignore_index": draw(indices, label="ignore_index")}, {"labels": integers})
 
 
 def _some_large(logits: np.ndarray) -> np.ndarray:
@@ -97,7 +80,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 OPTIONS = {
-    "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
+    "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1, (0.0, 0.125, 0.1, 1.0)),
     "ignore_index": Option(of_type(int)),
 }
 USUAL = {"label_smoothing": 0.0, "ignore_index": -1}
@@ -130,10 +113,9 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "vocab_parallel_cross_entropy",
         cross_entropy.vocab_parallel_cross_entropy,
-        _arguments,
-        operands=("logits", "labels"),
+        {"logits": "leading tokens classes@axis_name", "labels": Array("leading tokens", "int32")},
+        draw_sizes=_draw_sizes,
         options=OPTIONS,
-        auxiliary=("labels",),
         invariant=True,
         kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
         features=BASIC | {"any_rank", "invalid_indices", INDEPENDENT},
@@ -142,7 +124,7 @@ CONTRACTS: tuple[Contract, ...] = (
         # every participant has a gradient for all classes, of which there are as many as participants
         most=256,
         accumulator="float32",
-        shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
+        usual_sizes={"tokens": 2048, "classes": 32768},
         usual=USUAL,
         implementations={
             "sums": Claim(
@@ -156,23 +138,19 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "projected_cross_entropy",
         cross_entropy.projected_cross_entropy,
-        _projected,
-        operands=("x", "w", "labels"),
+        {"x": "tokens features", "w": "features classes@axis_name", "labels": Array("tokens", "int32")},
+        draw_sizes=partial(_draw_sizes, signed=False),
         options=OPTIONS,
-        auxiliary=("labels",),
-        replicated=("x",),
         invariant=True,
         kinds=with_invalid("real", "exact", "nan", "real"),
-        sets=4,
         features=frozenset({"explained_errors", "invalid_indices", "x64"}),
         violations=(longer("w", 1, 0), wrong_dtype("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
         adapt=_in_reach,
         # every participant has a gradient for all classes, of which there are as many as participants
         most=64,
         accumulator="float32",
-        shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
+        usual_sizes={"tokens": 2048, "features": 1024, "classes": 32768},
         usual=USUAL,
-        least=at_least_a_byte(1),
         implementations={
             "plain": Claim(implementations.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
             "chunked": Claim(

@@ -15,6 +15,9 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
+AXIS = "axis_name"
+"""The one axis tuple of an operation without roles of its own, and the role of what is shared along it."""
+
 NAME = r"([A-Za-z_]\w*|[1-9]\d*)"
 DIMENSION = re.compile(rf"(?P<name>({NAME}([*+]{NAME})*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 
@@ -143,13 +146,17 @@ class Array:
 
     def shape(self, sizes: Mapping[str, int], participants: Mapping[str, int]) -> tuple[int, ...]:
         """Its global shape, given the sizes of dimensions by their names, and the participants of roles."""
+        each = ([participants[role] for role in d.roles] for d in self.dimensions)
+        return tuple(d.size(sizes) if d.name else math.prod(p) for d, p in zip(self.dimensions, each, strict=True))
 
-        def size(dimension: Dimension) -> int:
-            if not dimension.name:
-                return math.prod(participants[role] for role in dimension.roles)
-            return dimension.size(sizes)
-
-        return tuple(map(size, self.dimensions))
+    def block(self, sizes: Mapping[str, Any], participants: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of its blocks; a size that is a tuple stands for as many dimensions, none of them shared."""
+        found: list[int] = []
+        for d in self.dimensions:
+            parts = math.prod(participants[role] for role in d.roles)
+            several = sizes.get(d.name)
+            found += several if isinstance(several, tuple) else [(d.size(sizes) if d.name else parts) // parts]
+        return tuple(found)
 
     def placement(self, roles: Mapping[str, tuple[str, ...]]) -> Placement:
         """Its layout, given the axes of each role."""
@@ -181,6 +188,7 @@ class Signature:
     results: tuple[Array, ...]  # the leaves of the results
     more: tuple[str, ...] = ()  # roles that shard nothing
     hidden: tuple[Array, ...] = ()  # arrays that are laid out on the way
+    feature: str = ""  # the feature whose claim it needs
 
     @classmethod
     def of(
@@ -190,6 +198,7 @@ class Signature:
         results: Any,
         more: Iterable[str] = (),
         hidden: Mapping[str, Any] | None = None,
+        feature: str = "",
     ) -> "Signature":
         """The signature that descriptions make up: strings or `Array` in any pytrees."""
         named = tuple(_named(name, argument) for name, argument in zip(names, arguments, strict=True))
@@ -201,6 +210,7 @@ class Signature:
             leaves,
             tuple(more),
             _named("hidden", hidden or {})[1],
+            feature,
         )
         known = {dimension.name for array in signature.arrays for dimension in array.dimensions}
         for name, array in zip((*signature.names, *jax.tree.leaves(tree)), (*signature.arrays, *leaves), strict=True):

@@ -1,17 +1,18 @@
 """Parts of the cases of all contracts: a mesh within a scope, placements, sides and dtypes."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from hypothesis import strategies as st
 
-from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import BATCH, SPMD, Chain, leaves_an_axis
-from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
+from shardproof.properties.cases.strategies import data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -19,50 +20,50 @@ from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
 
+
+@dataclass(frozen=True)
+class Given:
+    """The scope, the participants and the divisors of dimensions for which sizes are drawn."""
+
+    scope: Scope
+    participants: int  # of all axis tuples, or of the largest group
+    parts: Mapping[str, int]  # of each dimension, by its name, how many parts its size is divided into
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The sizes of a case, and the options that go with them."""
+
+    sizes: dict[str, Any]  # of a part of each dimension; a tuple stands for as many dimensions, which nothing shards
+    options: dict[str, Any] = field(default_factory=dict)
+    # the dtypes of arguments, in place of those that are described
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    another: str = ""  # the dtype of a second array, with which the first one makes up a tree; empty: none
+
+
+LEADING = "leading"
+"""The name of further dimensions in front."""
+
 MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
 MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 FLOATS = ("float32", "bfloat16", "float16")
 
 
-def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
-    """The case with at least `sets` data sets, of all `kinds` in turn, and with manual axes under `partial_manual`.
+def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str]) -> Case:
+    """The case with a data set of each of `kinds`, and with manual axes under `partial_manual`.
 
     Operands vary along no other axes then.
     """
     if "partial_manual" in case.chain:
-        manual = manual_axes.within(draw, case.mesh, case.axes)
+        manual = manual_axes(draw, case.mesh, case.axes)
         automatic = [axis for axis in case.mesh.axis_names if axis not in manual]
         operands = tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in case.operands)
         case = dataclasses.replace(case, manual=manual, operands=operands)
-    data = data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds)))
+    data = data_sets.within(draw, kinds, count=2 if scope.large else len(kinds))
     return dataclasses.replace(case, data=data)
 
 
-@Composite
-def meshes_and_axes(
-    draw: st.DrawFn, scope: Scope, chain: Chain, *, most: int | None = None
-) -> tuple[MeshCase, AxisName, tuple[str, ...]]:
-    """Meshes within a scope, of at most `most` devices where they are large, an `axis_name`, and its axis tuple.
-
-    Under a link that needs one, an axis is not in the tuple, mostly one of several devices.
-    Shrinks to one device and its first axis.
-    """
-    most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
-    mesh, has_room = meshes_with_room.within(draw, scope, chain, most)
-    axis_name = axis_names.within(draw, mesh)
-    axes = as_axes(axis_name)
-    if has_room:
-        mesh = beside(mesh, chain, axes)
-    if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
-        shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
-        axis_name = axes = tuple(name for name in axes if name != shortest)
-    return mesh, axis_name, axes
-
-
-@Composite
-def meshes_with_room(
-    draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1
-) -> tuple[MeshCase, bool]:
+def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int) -> tuple[MeshCase, bool]:
     """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
     There may be under a link that needs one. Of several roles, half of the meshes have several axes of more than one
@@ -87,13 +88,6 @@ def meshes_with_room(
     return drawn, has_room
 
 
-def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    """Leading dimensions of tokens, if `any_rank` is claimed; shrinks to none."""
-    more = ((1,), (2,), (3,), (2, 1)) if "any_rank" in scope.features else ()
-    return draw(sampled(((), *more)), label="leading")
-
-
-@Composite
 def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
     """`count` sides of blocks, up to `most`, or 2 on large meshes.
 
@@ -110,6 +104,16 @@ def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Seq
     return tuple(found)
 
 
+def draw_small_sizes(draw: st.DrawFn, given: Given, *, most: int = 4) -> Drawn:
+    """Sides up to `most`, one of which may be long; and further dimensions in front, if named and claimed."""
+    own = [name for name in given.parts if name != LEADING]
+    found: dict[str, Any] = dict(zip(own, sides(draw, given.scope, len(own), most=most), strict=True))
+    if LEADING in given.parts:
+        more = ((1,), (2,), (3,), (2, 1)) if "any_rank" in given.scope.features else ()
+        found[LEADING] = draw(sampled(((), *more)), label=LEADING)
+    return Drawn(found)
+
+
 @lru_cache
 def _another(count: int, others: tuple[int, ...], empty: bool) -> st.SearchStrategy[tuple[int, int] | None]:
     place = st.integers(0, count - 1)
@@ -122,18 +126,16 @@ def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:
     return sampled((*FLOATS, "float64") if "x64" in scope.features else FLOATS)
 
 
-def integers_below(
-    draw: st.DrawFn, participants: int, each: int, scope: Scope, *, signed: bool = True
-) -> tuple[int, str]:
+def integers_below(draw: st.DrawFn, each: int, given: Given, *, signed: bool = True) -> tuple[int, str]:
     """The number of things that each participant has, and a dtype of integers that number all of them, and one more.
 
     Or they take all numbers of the dtype. Shrinks to int32.
     """
-    most = participants * each
+    most, participants = given.participants * each, given.participants
     possible = ("int32", "uint16", "int16", *(n for n, end in (("uint8", 255), ("int8", 127)) if most < end))
     usual = [(each, name) for name in possible if signed or name[0] == "u" or name == "int32"]
     every = [(n // participants, name) for n, name in ((256, "uint8"), (128, "int8")) if n % participants == 0]
-    return draw(sampled(usual if scope.large else (*usual, *every)), label="integers")
+    return draw(sampled(usual if given.scope.large else (*usual, *every)), label="integers")
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
@@ -159,13 +161,12 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
     stacks = draw(st.booleans(), label="stacked") or rank == 0
     extra = draw(MORE_STACKED, label="more stacked axes")
     chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
-    stacked = tuple(in_some_order.within(draw, chosen)) if stacks else ()
+    stacked = tuple(in_some_order(draw, chosen)) if stacks else ()
     left = [name for name in mesh.axis_names if name not in stacked]
     spec = specs.within(draw, mesh, rank, required=[n for n in required if n in left], allowed=left)
     return Placement(spec, stacked)
 
 
-@Composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
     """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(MORE_MANUAL, label="more manual axes")

@@ -7,22 +7,21 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.costs import added_up
-from shardproof.properties.contracts.described import indices
-from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
+from shardproof.properties.contracts.described import Array, indices
+from shardproof.properties.contracts.drawing import Drawn, Given, draw_small_sizes, integers_below
 from shardproof.properties.contracts.forbidden import deeper, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, some_out_of_range
-from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, operation, with_invalid
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    rows, columns, count = sides.within(draw, scope, 3)
-    rows, integers = integers_below(draw, participants, rows, scope)
+def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
+    sizes = draw_small_sizes(draw, given).sizes
+    sizes["rows"], integers = integers_below(draw, sizes["rows"], given)
     if np.dtype(integers).itemsize == 1:  # there may be more elements than numbers of the ids' dtype
-        columns = draw(sampled((columns, 65, 129)), label="columns")
-    ids = (*further_dimensions(draw, scope), count)
-    return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
+        sizes["columns"] = draw(sampled((sizes["columns"], 65, 129)), label="columns")
+    return Drawn(sizes, dtypes={"ids": integers})
 
 
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -41,9 +40,8 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "embedding_lookup",
         embedding.embedding_lookup,
-        _arguments,
-        operands=("table", "ids"),
-        auxiliary=("ids",),
+        {"table": "rows@axis_name columns", "ids": Array("leading tokens", "int32")},
+        draw_sizes=_draw_sizes,
         invariant=True,
         kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
         features=BASIC | {"any_rank", "invalid_indices", INDEPENDENT},
@@ -52,7 +50,7 @@ CONTRACTS: tuple[Contract, ...] = (
         # a table has as many rows as there are participants, and every one of them a gradient for each
         most=256,
         accumulator="float32",
-        shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
+        usual_sizes={"rows": 32768, "columns": 1024, "tokens": 2048},
         leading=1,
         implementations={
             "masked": Claim(

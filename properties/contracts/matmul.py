@@ -7,6 +7,7 @@ that multiplies its blocks by the zeros of a mask or of padding has a term more,
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import DIMENSION, Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import added_up, replicas
-from shardproof.properties.contracts.drawing import FLOATS, floats, sides
+from shardproof.properties.contracts.drawing import FLOATS, Drawn, Given, draw_small_sizes, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_value
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, Params, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Params, operation
 
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
@@ -40,17 +41,6 @@ TWO_LONG = st.one_of(st.none(), st.tuples(st.integers(0, 2), *[st.sampled_from(B
 BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 
 
-def _sides(draw: st.DrawFn, scope: Scope) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A batch, and m, k and n; beside a side beyond a tile another one may be as long, without batch or gradient."""
-    m_k_n = sides.within(draw, scope, 3, most=MOST_SIDE)
-    batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
-    possible = not (batch or scope.large or scope.floating) and max(m_k_n) >= TILE
-    if possible and (two := draw(TWO_LONG, label="two long sides")):
-        at, *long = two
-        m_k_n = (*long[:at], m_k_n[at], *long[at:])
-    return batch, m_k_n
-
-
 def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
     usual = (*FLOATS, "complex64", *(() if scope.floating else ("int32", "int8")))
     wide = ("float64", "complex128", *(() if scope.floating else ("int64",)))
@@ -60,7 +50,7 @@ def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st
 def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     """All but distinct data of floats; what is infinite, times a complex number, is undefined."""
     if not is_float(as_dtype(dtype)):
-        return ("exact", "distinct", "special")
+        return ("exact", "distinct", "special", "exact", "distinct")
     return ("exact", "real", "scaled", "partial", "nan", *(() if dtype.startswith("complex") else ("special",)))
 
 
@@ -99,28 +89,35 @@ def with_signs(array: np.ndarray, axis: int) -> np.ndarray:
     return np.asarray(np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1) * signs).astype(array.dtype)
 
 
+def _draw_sizes(draw: st.DrawFn, given: Given, *, scatters: bool) -> Drawn:
+    """A batch, and m, k and n; with a side beyond a tile another one may be as long, without batch or gradient."""
+    scope, options = given.scope, {}
+    m_k_n = sides(draw, scope, 3, most=MOST_SIDE)
+    batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
+    possible = not (batch or scope.large or scope.floating) and max(m_k_n) >= TILE
+    if possible and (two := draw(TWO_LONG, label="two long sides")):
+        at, *long = two
+        m_k_n = (*long[:at], m_k_n[at], *long[at:])
+    sizes: dict[str, Any] = {"batch": batch, **dict(zip("mkn", m_k_n, strict=True))}
+    if scatters:
+        at = options["scatter_dimension"] = draw(sampled((0, 1)), label="scatter_dimension")
+        sizes["mn"[at]] *= given.participants
+    return Drawn(sizes, options)
+
+
 def _matmul(
-    name: str, dimensions: Mapping[str, str], *, violations: tuple[Violation, ...] = (), **more: Any
+    name: str, arguments: Mapping[str, str], *, violations: tuple[Violation, ...] = (), **more: Any
 ) -> Contract:
-    """The contract of a product of operands that have the dimensions m, k and n (see `Described.all_of`)."""
-
-    def arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-        batch, m_k_n = _sides(draw, scope)
-        sizes, params = dict(zip("mkn", m_k_n, strict=True)), {}
-        if "options" in more:
-            at = params["scatter_dimension"] = draw(sampled((0, 1)), label="scatter_dimension")
-            sizes["mn"[at]] *= participants
-        return Described.all_of([*dimensions.values()], sizes, participants, batch=batch), params
-
-    operands = (*dimensions,)
+    """The contract of a product of operands that have the dimensions m, k and n, the first one behind a batch."""
     shared: dict[str, Any] = {
+        "draw_sizes": partial(_draw_sizes, scatters="options" in more),
         "dtypes": _dtypes,
         "kinds": _kinds,
         "most": MOST_MEMBERS,
         "features": frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"}),
+        "violations": (longer([*arguments][1], 1, 0), *violations),
     }
-    forbidden = (longer(operands[1], 1, 0), *violations)
-    return operation(name, getattr(values, name), arguments, operands=operands, violations=forbidden, **shared | more)
+    return operation(name, getattr(values, name), arguments, **shared | more)
 
 
 def _rows(case: Case) -> int:
@@ -129,7 +126,7 @@ def _rows(case: Case) -> int:
     return sides[case.keywords["scatter_dimension"]] // case.participants
 
 
-SUMMED = {"lhs": "m@others k@axis_name", "rhs": "k@axis_name n@others"}
+SUMMED = {"lhs": "batch m@others k@axis_name", "rhs": "k@axis_name n@others"}
 ON_A_DEVICE = "float32 on a device"
 
 MOST_POSITIONS = 128
@@ -140,11 +137,6 @@ POSITIONS = {
     "w_in": "features hidden@axis_name",
     "w_out": "hidden@axis_name features",
 }
-
-
-def _positions(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    sizes = zip(("positions", "batch", "features", "hidden"), sides.within(draw, scope, 4, most=3), strict=True)
-    return Described.all_of([*POSITIONS.values()], dict(sizes), participants), {}
 
 
 WIDE = "elements(x)*sum_itemsize(x)"
@@ -163,10 +155,12 @@ BOTH_WAYS = (
 
 CONTRACTS = (
     _matmul(
-        "all_gather_matmul_lhs_contracting", {"lhs": "m@others k@axis_name", "rhs": "k n@any"}, accumulator="float32"
+        "all_gather_matmul_lhs_contracting",
+        {"lhs": "batch m@others k@axis_name", "rhs": "k n@any"},
+        accumulator="float32",
     ),
-    _matmul("all_gather_matmul_lhs", {"lhs": "m@axis_name k", "rhs": "k n@any"}, accumulator="float32"),
-    _matmul("all_gather_matmul_rhs", {"lhs": "m@any k", "rhs": "k@axis_name n"}, accumulator="float32"),
+    _matmul("all_gather_matmul_lhs", {"lhs": "batch m@axis_name k", "rhs": "k n@any"}, accumulator="float32"),
+    _matmul("all_gather_matmul_rhs", {"lhs": "batch m@any k", "rhs": "k@axis_name n"}, accumulator="float32"),
     _matmul(
         "matmul_reduce_scatter",
         SUMMED,
@@ -181,7 +175,7 @@ CONTRACTS = (
     _matmul("matmul_all_reduce", SUMMED, invariant=True, accumulator=ON_A_DEVICE),
     _matmul(
         "transformer_block",
-        {"x": "m@others k@axis_name", "w_in": "k n@axis_name", "w_out": "n@axis_name k"},
+        {"x": "batch m@others k@axis_name", "w_in": "k n@axis_name", "w_out": "n@axis_name k"},
         dtypes=floats,  # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
         kinds=("exact", "real", "exact", "real", "nan", "special"),  # of weights whose signs show at one scale only
         accumulator=ON_A_DEVICE,
@@ -190,16 +184,15 @@ CONTRACTS = (
     operation(
         "sequence_parallel_mlp",
         values.sequence_parallel_mlp,
-        _positions,
-        operands=tuple(POSITIONS),
-        sets=4,
+        POSITIONS,
+        draw_sizes=partial(draw_small_sizes, most=3),
         kinds=("exact", "real", "special", "nan"),
         features=frozenset({"empty_blocks", INDEPENDENT, "explained_errors", "narrow_accumulation", "x64"}),
         violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
         most=MOST_POSITIONS,
         adapt=signed,
         accumulator="float32 on a device",
-        shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
+        usual_sizes={"positions": 2048, "batch": 4, "features": 2048, "hidden": 8192},
         implementations={
             "naive": Claim(sequence_parallel.sequence_parallel_mlp, communication=NAIVE),
             "bidirectional": Claim(

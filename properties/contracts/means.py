@@ -1,20 +1,17 @@
 """The contract of the mean of all participants' elements that a mask counts."""
 
+from functools import partial
+
 import numpy as np
-from hypothesis import strategies as st
 
 from shardproof.impl.means import masked_mean
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
-from shardproof.properties.contracts.drawing import further_dimensions, sides
+from shardproof.properties.contracts.contract import Claim, Contract
+from shardproof.properties.contracts.described import Array
+from shardproof.properties.contracts.drawing import draw_small_sizes
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype
-from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation
-
-
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = (*further_dimensions(draw, scope), *sides.within(draw, scope, 1, most=6))
-    return [Described(block), Described(block, "bool", like=0)], {}
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, operation
 
 
 def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -32,17 +29,15 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
         means.masked_mean,
-        _arguments,
-        operands=("values", "mask"),
-        auxiliary=("mask",),
+        {"values": "leading tokens@axis_name", "mask": Array("leading tokens@axis_name", "bool")},
+        draw_sizes=partial(draw_small_sizes, most=6),
         invariant=True,
         kinds=("exact", "real", "nan", "scaled", "special", "nan"),
         features=BASIC | {"any_rank", INDEPENDENT},
         violations=(longer("mask", 1, -1), wrong_dtype("mask", 1, "float32")),
         adapt=_masked,
         accumulator="float32",
-        shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
-        least=at_least_a_byte(0),
+        usual_sizes={"tokens": 65536},
         implementations={
             "sums": Claim(
                 masked_mean, communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"

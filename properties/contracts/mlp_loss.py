@@ -10,8 +10,8 @@ from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer
+from shardproof.properties.contracts.operation import operation
 from shardproof.properties.contracts.roles import Conditions
-from shardproof.properties.contracts.whole import whole_contract
 
 DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
@@ -37,10 +37,10 @@ def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Sig
 
 
 CONTRACTS: tuple[Contract, ...] = (
-    whole_contract(
+    operation(
         "mlp_loss",
-        tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
         mlp.loss,
+        tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
         # the sides of a matrix are multiples of the number of devices
         conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
         dtypes=floats,

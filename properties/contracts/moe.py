@@ -16,8 +16,10 @@ from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.drawing import Drawn, Given
 from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_dtype, wrong_value
-from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
+from shardproof.properties.contracts.operation import Params, operation
 from shardproof.properties.contracts.token_classes import clear
 
 FEATURES = frozenset({
@@ -38,17 +40,17 @@ MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
-def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
-    """The sizes of a participant: its tokens, experts, features and outputs; first the name of what is many, if any."""
+def _sizes_of_a_participant(draw: st.DrawFn, given: Given) -> tuple[str, int, int, int, int]:
+    """The name of what is many, if anything is, and a participant's tokens, experts, features and outputs."""
     held = draw(sampled((1, 2, 3)), label="experts of each")
-    if scope.large:
+    if given.scope.large:
         return "", 1, held, 2, 1
     many = draw(st.one_of(st.just(""), sampled(("sides", "tokens", "experts"))), label="many")
     if many == "tokens":
-        return many, MANY // participants, 1, 2, 1
+        return many, MANY // given.participants, 1, 2, 1
     if many == "experts":
-        return many, 1, -(-CROWD // participants), 1, 1
-    tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in scope.features else ()))), label="tokens")
+        return many, 1, -(-CROWD // given.participants), 1, 1
+    tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in given.scope.features else ()))), label="tokens")
     features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     if many == "sides":
         side = draw(sampled(LONG), label="long side")
@@ -56,35 +58,32 @@ def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, 
     return many, tokens, held, features, outputs
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    many, tokens, held, features, outputs = _sizes(draw, participants, scope)
-    experts = participants * held
+def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
+    many, tokens, held, features, outputs = _sizes_of_a_participant(draw, given)
+    sizes = {"tokens": tokens, "experts": held, "features": features, "outputs": outputs}
+    experts = given.participants * held
     top_k = min(experts, draw(sampled((1, 2) if many == "tokens" else (1, 2, 3, 8)), label="top_k"))
-    share = math.ceil(tokens * participants * top_k / experts)
-    capacities = (None, share, 1, max(1, share // 2), share + 1, 0, tokens * participants)
-    policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
+    share = math.ceil(tokens * given.participants * top_k / experts)
+    capacities = (None, share, 1, max(1, share // 2), share + 1, 0, tokens * given.participants)
+    policies = POLICIES if "first_senders" in given.scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
         "capacity": draw(sampled(capacities), label="capacity"),
         "policy": draw(sampled(policies), label="policy"),
     }
-    if "gates_of_all" in scope.features:
+    if "gates_of_all" in given.scope.features:
         params["over"] = draw(sampled(GATES), label="over")
-    if "sender_capacity" in scope.features:
-        sent = (None, 1, max(1, share // participants), 2, 0)
+    if "sender_capacity" in given.scope.features:
+        sent = (None, 1, max(1, share // given.participants), 2, 0)
         params["capacity_per_sender"] = draw(sampled(sent), label="capacity_per_sender")
-    router = Described((features, experts), varies=False)
-    arrays = [Described((tokens, features)), router]
-    if "gated_experts" in scope.features and draw(st.booleans(), label="gated experts"):
-        hidden = draw(st.integers(1, 2), label="hidden")
-        gate = Described((held, features, hidden))
-        return [*arrays, gate, gate, Described((held, hidden, outputs))], params
-    return [*arrays, Described((held, features, outputs))], params
+    if "hidden" in given.parts:
+        sizes["hidden"] = draw(st.integers(1, 2), label="hidden")
+    return Drawn(sizes, params)
 
 
 def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     unknown = {"nan_logits": "nan", "nan_tokens": "special"}
-    return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
+    return ("real", "distinct", *([kind for claim, kind in unknown.items() if claim in scope.features] or ["real"]))
 
 
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
@@ -244,9 +243,9 @@ RAGGED = _claim(
 )
 """Two ragged all-to-alls, of which what the operand holds is counted; backward two more, with two lists each."""
 
-NAMES = ("tokens", "router_weights")
-ARRAYS = (*NAMES, "expert_weights")
-GATED = tuple(f"expert_weights[{i}]" for i in range(3))
+ARRAYS = ("tokens", "router_weights", "expert_weights")
+ROUTED, EXPERT = ("tokens@axis_name features", "features experts"), "experts@axis_name features outputs"
+GATED = (*["experts@axis_name features hidden"] * 2, "experts@axis_name hidden outputs")
 
 DISPATCHES = {
     "sorted": Claim(implementations.sorted_moe, FEATURES, communication=WEIGHTS),
@@ -260,10 +259,11 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "moe_layer",
         moe.moe_layer,
-        _arguments,
-        operands=ARRAYS,
-        tree=ARRAYS,
-        deeper=((*NAMES, GATED),),
+        (
+            Signature.of(ARRAYS, (*ROUTED, EXPERT), ""),
+            Signature.of(ARRAYS, (*ROUTED, GATED), "", feature="gated_experts"),
+        ),
+        draw_sizes=_draw_sizes,
         options={
             "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
             "capacity": Option(_is_limit, lambda case, n: n is None or n >= 0),
@@ -272,7 +272,6 @@ CONTRACTS: tuple[Contract, ...] = (
             "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
         },
         kinds=_kinds,
-        sets=3,
         least=None,  # nothing is sent where nothing can be kept
         features=FEATURES,
         violations=(
@@ -287,10 +286,9 @@ CONTRACTS: tuple[Contract, ...] = (
             wrong_dtype("tokens", 0, "int32"),
         ),
         most=MOST_MEMBERS,
-        replicated=("router_weights",),
         adapt=clear,
         accumulator="float32",
-        shapes=(((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, "")),
+        usual_sizes={"tokens": 8192, "features": 1024, "experts": 64, "outputs": 1024},
         usual={"top_k": 2, "capacity": 320, "policy": "probability"},  # a quarter more room than even routing takes
         sizes=SIZES,
         implementations=DISPATCHES,

@@ -3,31 +3,20 @@
 import math
 
 import numpy as np
-from hypothesis import strategies as st
 
 from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
-from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
 OF_TOKENS = FEATURES | {INDEPENDENT, "any_rank"}
 KINDS = ("exact", "real", "distinct", "scaled", "nan")
 
-EPSILONS = (1e-6, 1e-5, 1e-3, 0.5, 1e-12, 0.0)
-EPSILON = Option(of_type(float), lambda case, value: value >= 0)
-
-
-def _tokens(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tokens, features = sides.within(draw, scope, 2)
-    epsilon = draw(sampled(EPSILONS), label="epsilon")
-    more = further_dimensions(draw, scope)
-    return [Described((*more, tokens, features)), Described((features,))], {"epsilon": epsilon}
+EPSILON = Option(of_type(float), lambda case, value: value >= 0, (1e-6, 1e-5, 1e-3, 0.5, 1e-12, 0.0))
 
 
 def _begun(x: np.ndarray) -> np.ndarray:
@@ -61,14 +50,13 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "global_norm",
         norms.global_norm,
-        lambda draw, participants, scope: ([Described(sides.within(draw, scope, 2))], {}),
-        operands=("x",),
+        {"x": "rows@axis_name columns"},
         invariant=True,
         kinds=(*KINDS, "zeros"),
         features=FEATURES,
         adapt=_some_larger,
         accumulator="float32",
-        shapes=(((8192, 1024), 0, ""),),
+        usual_sizes={"rows": 8192, "columns": 1024},
         implementations={
             "squares": Claim(
                 implementations.global_norm, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
@@ -78,15 +66,14 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "rms_norm",
         norms.rms_norm,
-        _tokens,
-        operands=("x", "scale"),
+        {"x": "leading tokens features@axis_name", "scale": "features@axis_name"},
         options={"epsilon": EPSILON},
         kinds=KINDS,
         features=OF_TOKENS,
         violations=(longer("scale", 1, 0),),
         adapt=_defined,
         accumulator="float32",
-        shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
+        usual_sizes={"tokens": 2048, "features": 8192},
         least=at_least_a_byte(0),
         usual={"epsilon": 1e-6},
         sizes={"tokens": lambda case: math.prod(case.operands[0].block[:-1])},

@@ -1,81 +1,62 @@
-"""Contracts of operations whose arguments are described one by one: their blocks, and the axes that they vary along."""
+"""Contracts of operations by their arguments: the dimensions of each, and the axis tuples that shard them."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
+from hypothesis import reject
 from hypothesis import strategies as st
 
-from shardproof.oracles.whole import OfParticipants
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.chain import COMPOSE, DERIVING, UNCHECKED, Chain
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
-from shardproof.properties.contracts.contract import (
-    Call,
-    Contract,
-    Option,
-    Oracle,
-    Scope,
-    Violation,
-    at_least_a_byte,
-)
-from shardproof.properties.contracts.described import Array
+from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation, at_least_a_byte
+from shardproof.properties.contracts.described import AXIS, Array, Dimension, Signature
 from shardproof.properties.contracts.drawing import (
+    LEADING,
+    AxisName,
+    Drawn,
+    Given,
     complete,
+    draw_small_sizes,
     floats,
-    meshes_and_axes,
     placements,
     without,
 )
 from shardproof.properties.contracts.forbidden import AXES, PARTLY
-
-Params = dict[str, Any]
-Blocks = Sequence[np.ndarray]
-
-
-@dataclass(frozen=True)
-class Described:
-    """An array argument of one case."""
-
-    block: tuple[int, ...]  # the shape of its blocks
-    dtype: str = ""  # the dtype's name; empty: the one that is drawn for the case
-    varies: bool = True  # whether it may differ along the axis tuple; if not, all participants have the same
-    # the place of the argument whose placement it shares, so that the two correspond as global arrays
-    like: int | None = None
-    # for each dimension: `axis_name` alone shards it, any `others`, `any` axes, or none (empty); None: any may be
-    # sharded, along any axes, and blocks may be stacked
-    sharding: tuple[str, ...] | None = None
-
-    @classmethod
-    def all_of(
-        cls, texts: Sequence[str], sizes: Mapping[str, int], participants: int, *, batch: tuple[int, ...] = ()
-    ) -> "list[Described]":
-        """Arguments by their dimensions: `"rows@others columns@axis_name"`; the first has those of a batch in front.
-
-        They are described as an `Array` is; axes that are `others` or `any` may shard a dimension. A dimension that is
-        sharded over the axis tuple in one argument has all parts in another one that has it whole.
-        """
-        described = [[(d.name, "".join(d.roles)) for d in Array(text).dimensions] for text in texts]
-        divided = {name for one in described for name, role in one if role == "axis_name"}
-        found = []
-        for one in described:
-            whole = [sizes[n] * (participants if n in divided and role != "axis_name" else 1) for n, role in one]
-            found.append(cls((*batch, *whole), sharding=(*("" for _ in batch), *(role for _, role in one))))
-            batch = ()
-        return found
-
+from shardproof.properties.contracts.roles import (
+    Conditions,
+    axes_of,
+    meshes_and_roles,
+    sizes_of_dimensions,
+)
+from shardproof.properties.contracts.whole import fitting, kept_by, of_blocks, placed_by, reference_oracle
 
 INDEPENDENT = "independent_operands"
 BASIC = frozenset({"explained_errors", "replicated_operands", "x64"})
 """The features of most contracts."""
 
-
 MOST_IN_GROUPS = 16
 """The most participants that are divided into groups."""
 
-Drawn = tuple[Sequence[Described], Params]
-Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
-"""Given the number of participants, draws the array arguments and the keyword arguments."""
+MOST_ELEMENTS = 2**14
+"""The most elements of one global array on a large mesh: the reference takes it whole."""
+
+MOST_ON_ALL = 2**16
+"""The most elements of one array on all devices of a large mesh: if a dimension is sharded in one array and whole in
+another, as that of experts in a router, all devices together hold the square, and intermediates are larger still."""
+
+MOST_STATED = 2**24
+"""The most elements of one global array: seventy copies in doubles, in 9 GiB, are needed to sample roundings."""
+
+Params = dict[str, Any]
+
+DrawSizes = Callable[[st.DrawFn, Given], Drawn]
+"""Draws sizes and options."""
 
 Dtypes = Callable[[Scope, int, int, Params], st.SearchStrategy[str]]
 """The dtypes of a case, given how many devices there are, how many participants, and the keyword arguments."""
@@ -95,129 +76,214 @@ def with_invalid(*usual: str) -> Kinds:
 
 
 @st.composite
-def operation_cases(
+def cases(
     draw: st.DrawFn,
     contract: Contract,
     scope: Scope,
-    arguments: Arguments,
+    signatures: Sequence[Signature],
+    conditions: Conditions,
+    draw_sizes: DrawSizes,
     dtypes_of: Dtypes,
     kinds_of: Kinds,
-    most: int | None,
-    sets: int,
     leading: int,
 ) -> Case:
-    """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
-    chain = draw(chains(scope.chains), label="chain")
-    mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
-    participants, groups = mesh.axis_size(axes), None
+    """Cases of one operation.
+
+    Shrinks to one device, the first signature and the first axis, the smallest sizes, and the first dtype.
+    """
+    possible = [one for one in scope.layouts or signatures if one.feature in ("", *scope.features)]
+    signature = possible[0] if len(possible) == 1 else draw(st.sampled_from(possible), label="signature")
+    chain = draw(chains(scope.chains.without(_excluded(contract, conditions))), label="chain")
+    mesh, roles = meshes_and_roles(draw, scope, chain, signature.roles if contract.call.roles else (), conditions)
+    axes = axes_of(roles)
+    participants = dict.fromkeys(signature.roles, 1) | {role: mesh.axis_size(some) for role, some in axes.items()}
+    groups = _groups(draw, contract, scope, chain, participants.get(AXIS, 1))
+    participants |= {AXIS: max(map(len, groups))} if groups else {}
+    given = Given(scope, math.prod(participants.values()), signature.parts(participants))
+    drawn = draw_sizes(draw, given)
+    sizes = {name: n if isinstance(n, tuple) else n * given.parts[name] for name, n in drawn.sizes.items()}
+    stated = contract.call.options.items()
+    params = drawn.options | ({"axis_index_groups": groups} if groups else {})
+    params |= {name: draw(sampled(one.values), label=name) for name, one in stated if one.values}
+    dtype = draw(dtypes_of(scope, mesh.size, given.participants, params), label="dtype")
+    blocks = [array.block(sizes, participants) for array in signature.arrays]
+    if contract.call.roles:
+        placed = [array.placement(axes) for array in signature.arrays]
+        _limit(scope, mesh, blocks, placed)
+        axis_name: AxisName = tuple(dict.fromkeys(axis for some in axes.values() for axis in some))
+    else:
+        placed = _layouts(draw, contract, scope, mesh, axes[AXIS], signature, blocks, leading)
+        ((_, axis_name),), roles = roles, ()
+    named = zip(signature.names, signature.arrays, strict=True)
+    own = [drawn.dtypes.get(name) or (dtype if array.dtype == "float" else array.dtype) for name, array in named]
+    operands = tuple(map(Operand, blocks, own, placed))
+    if drawn.another:
+        operands += (dataclasses.replace(operands[0], dtype=drawn.another),)
+    tree = bool(drawn.another)
+    case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree, roles=roles)
+    return complete(draw, scope, case, kinds_of(scope, dtype, params))
+
+
+def _excluded(contract: Contract, conditions: Conditions) -> Chain:
+    """The links that are not drawn under these conditions."""
+    excluded = UNCHECKED if conditions.differentiates or not conditions.check_vma else ()
+    if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
+        excluded = (*excluded, *DERIVING)
+    if contract.oracle.holds is not None:  # a second call would depend on which results the first one chose
+        excluded = (*excluded, COMPOSE)
+    return excluded
+
+
+def _groups(
+    draw: st.DrawFn, contract: Contract, scope: Scope, chain: Chain, participants: int
+) -> tuple[tuple[int, ...], ...]:
+    """Groups of participants, if they are claimed, or none."""
     # what is invariant differs between groups, which only unchecked types can express
     grouped = {"groups", "uneven_groups"} & scope.features and (not contract.invariant or "no_vma" in chain)
     if grouped and participants <= MOST_IN_GROUPS and draw(st.booleans(), label="groups"):
-        groups = index_groups.within(draw, participants, uneven="uneven_groups" in scope.features)
-        participants = max(map(len, groups))
-    described, params = arguments(draw, participants, scope)
-    params |= {} if groups is None else {"axis_index_groups": groups}
-    dtype = draw(dtypes_of(scope, mesh.size, participants, params), label="dtype")
+        return index_groups.within(draw, participants, uneven="uneven_groups" in scope.features)
+    return ()
+
+
+def _limit(scope: Scope, mesh: MeshCase, blocks: Sequence[tuple[int, ...]], placed: Sequence[Placement]) -> None:
+    """Has Hypothesis draw again where an array has too many elements."""
+    for block, placement in zip(blocks, placed, strict=True):
+        whole = math.prod(placement.global_shape(block, mesh))
+        many = whole > MOST_ELEMENTS or math.prod(block) * mesh.size > MOST_ON_ALL
+        if (many and scope.large) or whole > MOST_STATED:
+            reject()
+
+
+def _layouts(
+    draw: st.DrawFn,
+    contract: Contract,
+    scope: Scope,
+    mesh: MeshCase,
+    axes: tuple[str, ...],
+    signature: Signature,
+    blocks: Sequence[tuple[int, ...]],
+    leading: int,
+) -> list[Placement]:
+    """The layouts of arguments, of which those without the axis tuple are the same on all participants.
+
+    Blocks are stacked and their dimensions sharded in any way, unless some dimension is `@others` or `@any`: then
+    sharded is what is said to be. Arguments that correspond, such as a mask with its values, are laid out as one.
+    """
     replicated = "replicated_operands" in scope.features and draw(st.booleans(), label="replicated operand")
     others = [axis for axis in mesh.axis_names if axis not in axes]
+    allowed = {"others": others, "any": mesh.axis_names}
+    stated = not {*allowed}.isdisjoint(signature.roles)
+    together = INDEPENDENT in contract.features - scope.features
     placed: list[Placement] = []
-    for one in described:
-        if one.like is not None:
-            placement = placed[one.like]
-        elif one.sharding is not None:
-            fixed, allowed = {"axis_name": axes, "": ()}, {"others": others, "any": mesh.axis_names}
-            placement = Placement(
-                tuple(
-                    fixed[how] if how in fixed else specs.within(draw, mesh, 1, allowed=allowed[how])[0]
-                    for how in one.sharding
-                )
-            )
+    known: dict[tuple[Dimension, ...], Placement] = {}
+    for array, block in zip(signature.arrays, blocks, strict=True):
+        if array.dimensions in known and (together or not array.floating):
+            placement = known[array.dimensions]
+        elif stated:
+            every = [
+                axes if role == AXIS else specs.within(draw, mesh, 1, allowed=allowed[role])[0] if role else ()
+                for role in ("".join(dimension.roles) for dimension in array.dimensions)
+            ]
+            placement = Placement((*[()] * len(block), *every)[-len(block) :])  # further dimensions are in front
         else:
-            required = axes if one.varies and not replicated else ()
-            placement = placements.within(draw, mesh, len(one.block), required=required)
+            required = axes if AXIS in array.roles and not replicated else ()
+            placement = placements.within(draw, mesh, len(block), required=required)
         partly = PARTLY in contract.violations and not {*axes} <= placement.axes
-        placed.append(placement if one.varies and not partly else without(placement, axes))
-    if INDEPENDENT in contract.features - scope.features:
+        varies = not {AXIS, "any"}.isdisjoint(array.roles)
+        placed.append(placement if varies and not partly else without(placement, axes))
+        known[array.dimensions] = placed[-1]
+    if together:
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
-    operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
-    tree = len(operands) > len(contract.call.operands) and not contract.call.deeper
-    case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
-    return complete(draw, scope, case, kinds_of(scope, dtype, params), sets)
-
-
-def of_blocks(oracle: Any, call: Call) -> Oracle:
-    """An oracle of cases made of an object with three methods, on blocks `[*mesh.sizes, *block]`.
-
-    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results, `pushforward(operands,
-    tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of operands that have no
-    gradient they are None.
-    """
-
-    def value(case: Case, xs: Blocks) -> list[np.ndarray]:
-        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
-
-    def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
-        along: list[np.ndarray | None] = [None] * len(xs)
-        for i, tangent in zip(call.moving(case), tangents, strict=True):
-            along[i] = tangent
-        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
-
-    def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
-        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-        return [pulled[i] for i in call.moving(case)]
-
-    return Oracle(value, pushforward, pullback)
+    return placed
 
 
 def operation(
     name: str,
     oracle: Any,
-    arguments: Arguments,
+    arguments: Mapping[str, Any] | Signature | Sequence[Signature],
     *,
-    operands: tuple[str, ...],
+    conditions: Conditions | None = None,
+    draw_sizes: DrawSizes | None = None,
     options: Mapping[str, Option] | None = None,
-    auxiliary: Sequence[str] = (),
-    replicated: Sequence[str] = (),
-    dtypes: Dtypes = floats,
+    dtypes: Dtypes | None = None,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
     features: frozenset[str] = BASIC,
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
-    sets: int = 5,
     leading: int = 0,
     keyword_axis: bool = False,
-    tree: Any = None,
-    deeper: tuple[Any, ...] = (),
+    usual_sizes: Mapping[str, int] | None = None,
     **more: Any,
 ) -> Contract:
-    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
+    """The contract of an operation whose arrays are described by their dimensions, and the axes that shard them.
 
-    The oracle is an `Oracle`, or an object for `of_blocks`. `kinds` is the sequence of the data sets of one case, in
-    which a kind may stand twice; there are at least `sets`. Of a contract that has the feature `INDEPENDENT`, arguments
-    vary along axes beside those of the tuple only where the `leading` one does (weights where tokens do), unless it is
-    claimed. Something is sent wherever all arguments are sharded that the oracle says are, if `more` does not say more.
+    Arguments:
+        name: its public name.
+        oracle: its meaning: an `Oracle`; an object of `oracles.whole` on whole arrays; or one for `of_blocks`.
+        arguments: by name, dimensions, an `Array`, or a pytree of them, in which `tokens@axis_name` is what the
+            participants of the one axis tuple share; or a signature with roles of its own; or several signatures, of
+            different numbers of leaves, of which a case has one. They have the same results and roles.
+        conditions: of cases whose axis tuples have names, the roles; None: there is one, `axis_name`.
+        draw_sizes: draws sizes for one axis tuple, and options that have no values of their own; None: small sizes.
+        options: its keyword arguments; None: those of the conditions.
+        dtypes: the dtypes of a case; None: real floats, or those of the conditions.
+        kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
+        features: those of `FEATURES` that an implementation may claim.
+        violations: what it forbids besides wrong axes.
+        most: the most devices of a mesh.
+        leading: of a contract that has the feature `INDEPENDENT`, the place of the argument whose axes limit those of
+            all (weights vary where tokens do), unless that is claimed; the axis tuple's are not limited.
+        keyword_axis: whether `axis_name` is passed by keyword.
+        usual_sizes: the usual sizes of its dimensions, those of whole arrays.
+        more: of `Contract`.
     """
-    if isinstance(oracle, OfParticipants):
-        shared = (place for place, dimension in enumerate(oracle.sharded) if dimension is not None)
-        more = {"least": at_least_a_byte(*shared), **more}
+    if isinstance(arguments, Mapping):
+        arguments = Signature.of(arguments, arguments.values(), "")
+    signatures = (arguments,) if isinstance(arguments, Signature) else tuple(arguments)
+    signature, chosen, has_roles = signatures[0], conditions or Conditions(most=most), conditions is not None
+    named = [pair for one in signatures for pair in zip(one.names, one.arrays, strict=True)]
+    same = frozenset(name for name, array in named if array.floating and {*array.roles} <= {"others"})
     call = Call(
-        operands,
-        frozenset(auxiliary),
-        frozenset(replicated),
-        options or {},
+        tuple(one.tree for one in signatures),
+        frozenset(name for name, array in named if not array.gradient),
+        frozenset() if has_roles else same,
+        {**(options or {}), **{name: Option.among(values) for name, values in sorted(chosen.options.items())}},
+        roles=signature.roles if has_roles else (),
         keyword_axis=keyword_axis,
-        tree=tree,
-        deeper=deeper,
+        results=None if isinstance(signature.result_tree, str) else signature.result_tree,
+        placed=partial(placed_by, signature) if has_roles else None,
+        kept=partial(kept_by, signature) if any(array.only for array in signature.results) else None,
     )
+    usual: dict[str, Any]
+    if has_roles:
+        moving = any(array.gradient for array in signature.arrays)
+        derivable = chosen.gradients and moving and any(array.floating for array in signature.results)
+        usual = {"adapt": fitting(signatures), "differentiable": (lambda case: True) if derivable else None}
+        draw_sizes = partial(sizes_of_dimensions, conditions=chosen)
+        dtypes = dtypes or (lambda scope, *given: sampled(chosen.dtypes))
+    else:
+        shared = [at for at, array in enumerate(signature.arrays) if AXIS in array.roles]
+        usual = {} if isinstance(oracle, Oracle) else {"least": at_least_a_byte(*shared)}
+        usual |= {"shapes": tuple(_usual(array, usual_sizes) for array in signature.arrays)} if usual_sizes else {}
+        violations, draw_sizes, dtypes = (*AXES, *violations), draw_sizes or draw_small_sizes, dtypes or floats
+    if not isinstance(oracle, Oracle):
+        oracle = reference_oracle(name, oracle, signatures) if has_roles else of_blocks(oracle, call)
     of_case: Kinds = kinds if callable(kinds) else lambda scope, dtype, params: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, of_case, most, sets, leading),
+        cases=lambda scope: cases(contract, scope, signatures, chosen, draw_sizes, dtypes, of_case, leading),
         call=call,
-        oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call),
-        violations=(*AXES, *violations),
+        oracle=oracle,
+        violations=violations,
         features=features,
-        **more,
+        **usual | more,
     )
     return contract
+
+
+def _usual(array: Array, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], int | None, str]:
+    """The usual shape of a whole array, the dimension that is sharded, and its dtype unless that is drawn."""
+    dimensions = [dimension for dimension in array.dimensions if dimension.name != LEADING]
+    at = next((at for at, dimension in enumerate(dimensions) if AXIS in dimension.roles), None)
+    return tuple(d.size(sizes) for d in dimensions), at, "" if array.dtype == "float" else array.dtype

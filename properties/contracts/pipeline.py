@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.costs import added_up
-from shardproof.properties.contracts.drawing import sides
+from shardproof.properties.contracts.drawing import Drawn, Given, sides
 from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, operation
 
 FEATURES = frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "several_layers", "x64"})
 
@@ -22,10 +22,12 @@ REACH = 1.5
 """About the largest weight, and the largest element of x: at larger ones tanh has no slope, at smaller ones no bend."""
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    microbatches, rows, features = sides.within(draw, scope, 3, long=MANY)
-    layers = draw(st.integers(1, 2), label="layers of each participant") if "several_layers" in scope.features else 1
-    return [Described((layers * features, features)), Described((microbatches, rows, features), varies=False)], {}
+def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
+    microbatches, batch, features = sides(draw, given.scope, 3, long=MANY)
+    layers = (
+        draw(st.integers(1, 2), label="layers of each participant") if "several_layers" in given.scope.features else 1
+    )
+    return Drawn({"microbatches": microbatches, "batch": batch, "features": features, "rows": layers * features})
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -56,12 +58,10 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "pipeline",
         pipeline.pipeline,
-        _arguments,
-        operands=("weights", "x"),
-        replicated=("x",),
+        {"weights": "rows@axis_name features", "x": "microbatches batch features"},
+        draw_sizes=_draw_sizes,
         invariant=True,
         kinds=("real", "nan"),
-        sets=2,
         features=FEATURES,
         violations=(
             longer("weights", 0, 1),
@@ -72,7 +72,7 @@ CONTRACTS: tuple[Contract, ...] = (
         # a tanh of a tanh, and so on, is a constant in the end
         most=32,
         adapt=_in_reach,
-        shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
+        usual_sizes={"rows": 4 * 1024, "features": 1024, "microbatches": 8, "batch": 512},
         leading=1,
         sizes={"spread": _spread},
         implementations={

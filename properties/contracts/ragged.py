@@ -14,23 +14,23 @@ from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.costs import added_up
+from shardproof.properties.contracts.described import Array
+from shardproof.properties.contracts.drawing import Drawn, Given
 from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
-from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
+from shardproof.properties.contracts.operation import moved_dtypes, operation
 
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    small, long = st.integers(1, 3 if scope.large else 6), sampled(LONG)
-    both = [st.tuples(small, small), *([] if scope.large else [st.tuples(long, long)])]
+def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
+    small, long = st.integers(1, 3 if given.scope.large else 6), sampled(LONG)
+    both = [st.tuples(small, small), *([] if given.scope.large else [st.tuples(long, long)])]
     rows_in, rows_out = draw(st.one_of(both), label="rows of operand and output")
     row = draw(st.lists(st.integers(1, 2), max_size=1 if max(rows_in, rows_out) > 6 else 2), label="row")
     each = draw(sampled((1, 2, 3)), label="slices for each participant")
-    first = Described((each * participants,), "int32")
-    rest = [Described((each * participants,), "int32", like=2) for _ in LISTS[1:]]
-    return [Described((rows_in, *row)), Described((rows_out, *row)), first, *rest], {}
+    return Drawn({"rows_in": rows_in, "rows_out": rows_out, "row": tuple(row), "entries": each * given.participants})
 
 
 def consistent(
@@ -98,9 +98,12 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "ragged_all_to_all",
         ragged.differentiable,
-        _arguments,
-        operands=("operand", "output", *LISTS),
-        auxiliary=LISTS,
+        {
+            "operand": "rows_in@axis_name row",
+            "output": "rows_out@axis_name row",
+            **dict.fromkeys(LISTS, Array("entries@axis_name", "int32")),
+        },
+        draw_sizes=_draw_sizes,
         keyword_axis=True,
         dtypes=moved_dtypes,
         kinds=("distinct", "exact", "real", "special", "nan", "scaled"),

@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.chain import Chain, leaves_an_axis
-from shardproof.properties.cases.strategies import specs
-from shardproof.properties.cases.strategies.making import Composite, integers, sampled
+from shardproof.properties.cases.strategies import axis_names, specs
+from shardproof.properties.cases.strategies.making import integers, sampled
 from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
 from shardproof.properties.contracts.contract import Scope
-from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.drawing import AxisName, beside, meshes_with_room
+from shardproof.properties.contracts.described import AXIS
+from shardproof.properties.contracts.drawing import AxisName, Drawn, Given, beside, meshes_with_room
 
 LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
@@ -58,21 +58,22 @@ class Conditions:
     layouts: tuple[tuple[str, ...], ...] = ()
 
 
-@Composite
 def meshes_and_roles(
     draw: st.DrawFn, scope: Scope, chain: Chain, names: Sequence[str], conditions: Conditions
 ) -> tuple[MeshCase, Roles]:
     """Meshes within a scope, and an axis or axis tuple for every role, no axis in two of them, but for `layouts`.
 
-    Roles that a mesh has too few axes for get axes of size 1. Axes may be left over. Shrinks to one device, and to
-    roles in the order of the mesh's axes.
+    Without names the role is `axis_name`. Roles that a mesh has too few axes for get axes of size 1. Axes may be left
+    over. Shrinks to one device, and to roles in the order of the mesh's axes.
     """
     most = min(scope.large or scope.max_devices, conditions.most or scope.large or scope.max_devices)
-    mesh, has_room = meshes_with_room.within(draw, scope, chain, most, roles=len(names))
+    mesh, has_room = meshes_with_room(draw, scope, chain, most, roles=len(names))
+    if not names:
+        return one_axis_tuple(draw, mesh, chain, has_room=has_room)
     if has_room:
         mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)])
     if conditions.layouts:
-        return mesh, roles_of_layouts.within(draw, mesh, chain, conditions.layouts)
+        return mesh, roles_of_layouts(draw, mesh, chain, conditions.layouts)
     wanted = len(names) + leaves_an_axis(chain)
     free = [name for name in known_names(wanted) if name not in mesh.axis_names]
     more = tuple(free[: max(wanted - len(mesh.axis_names), 0)])
@@ -82,7 +83,7 @@ def meshes_and_roles(
         mesh.devices,
         (*mesh.axis_types, *["auto"] * len(more)),
     )
-    ordered = in_some_order.within(draw, mesh.axis_names)
+    ordered = in_some_order(draw, mesh.axis_names)
     if leaves_an_axis(chain):
         ordered.remove(left_over(mesh, ordered))
     if draw(st.booleans(), label="axes of several devices first"):  # else roles of one participant are the most
@@ -107,6 +108,21 @@ def meshes_and_roles(
     return shorter, tuple(roles)
 
 
+def one_axis_tuple(draw: st.DrawFn, mesh: MeshCase, chain: Chain, *, has_room: bool) -> tuple[MeshCase, Roles]:
+    """The mesh, with an axis more if there is room, and an `axis_name`.
+
+    Under a link that needs one, an axis is not in the tuple, mostly one of several devices. Shrinks to the first axis.
+    """
+    axis_name = axis_names.within(draw, mesh)
+    axes = as_axes(axis_name)
+    if has_room:
+        mesh = beside(mesh, chain, axes)
+    if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
+        shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
+        axis_name = tuple(name for name in axes if name != shortest)
+    return mesh, ((AXIS, axis_name),)
+
+
 @lru_cache
 def _none_or_some(of: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
     return st.one_of(st.just([]), st.lists(st.sampled_from(of), unique=True))
@@ -127,7 +143,6 @@ def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
     return MeshCase(mesh.axis_names, sizes, devices, mesh.axis_types)
 
 
-@Composite
 def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
     """Axes for the roles of arrays that are laid out each in its own way.
 
@@ -163,22 +178,19 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     return tuple(roles)
 
 
-@Composite
-def sizes_of_dimensions(
-    draw: st.DrawFn, signature: Signature, conditions: Conditions, sizes_of_roles: Mapping[str, int], scope: Scope
-) -> dict[str, int]:
-    """Global sizes of all dimensions that have names, such that every role divides what it shards.
+def sizes_of_dimensions(draw: st.DrawFn, given: Given, *, conditions: Conditions) -> Drawn:
+    """Sizes of the parts of dimensions, such that every role divides what it shards.
 
-    One that has no listed sizes may be long, up to `LONGEST`, or less on many devices. Or all are the same, so that
-    dimensions that are swapped show by nothing but the layout. Shrinks to the smallest ones.
+    A dimension that has no listed sizes may be long, up to `LONGEST`, or less on many devices. Or all are the same, so
+    that dimensions that are swapped show by nothing but the layout. Shrinks to the smallest ones.
     """
-    parts = signature.parts(sizes_of_roles)
+    scope, parts = given.scope, given.parts
     kind = draw(sampled(("small",) if scope.large else ("small", "long", "the same")), label="small, long or the same")
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
     if kind == "long" and factors:
         name, part = list(parts.items())[at]
-        squares = min(1.0, SQUARES / max(math.prod(sizes_of_roles.values()), 1))
+        squares = min(1.0, SQUARES / max(given.participants, 1))
         most = max(LONG[0], int(LONGEST * squares**0.5) // (part * conditions.multiples.get(name, 1)))
         factors[at] = draw(sampled((*(factor for factor in LONG if factor <= most), most)), label="how long")
         if factors[at] >= LONG[-1]:
@@ -189,14 +201,14 @@ def sizes_of_dimensions(
             if int(name) % part:  # this mesh cannot shard a dimension of that size
                 reject()
         elif name in conditions.sizes:
-            possible = sorted(size for size in conditions.sizes[name] if size % part == 0)
+            possible = sorted(size // part for size in conditions.sizes[name] if size % part == 0)
             if not possible:
                 reject()
             found[name] = draw(sampled(possible), label=f"size of {name}")
         else:
-            found[name] = part * conditions.multiples.get(name, 1) * factor
+            found[name] = conditions.multiples.get(name, 1) * factor
     if kind == "the same":
         free = [name for name in found if name not in conditions.sizes]
         whole = math.lcm(*(parts[name] * conditions.multiples.get(name, 1) for name in free))
-        found |= dict.fromkeys(free, whole)
-    return found
+        found |= {name: whole // parts[name] for name in free}
+    return Drawn(found)

@@ -1,6 +1,7 @@
 """The contracts of load_balancing_loss and router_z_loss, of the tokens of all participants."""
 
 import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, of_type
+from shardproof.properties.contracts.drawing import Drawn, Given
 from shardproof.properties.contracts.forbidden import wrong_dtype, wrong_value
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import operation
 
 SHIFTS = (0, 96, -96)
 """Shifts of all logits of a data set, or, in every second one, of each token's: powers overflow in float32, or vanish,
@@ -25,16 +27,12 @@ MANY = 300
 """The tokens of a participant for each expert, where there are many: more than bfloat16 counts."""
 
 
-def _logits(draw: st.DrawFn, scope: Scope) -> Described:
-    experts = draw(sampled((2,) if scope.large else EXPERTS), label="experts")
-    tokens = draw(sampled((1,) if scope.large else (1, 2, 3, 4, MANY * experts)), label="tokens")
-    return Described((tokens, experts))
-
-
-def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    logits = _logits(draw, scope)
+def _draw_sizes(draw: st.DrawFn, given: Given, *, chooses: bool) -> Drawn:
+    experts = draw(sampled((2,) if given.scope.large else EXPERTS), label="experts")
+    tokens = draw(sampled((1,) if given.scope.large else (1, 2, 3, 4, MANY * experts)), label="tokens")
     # where all are chosen the loss is 1
-    return [logits], {"top_k": draw(st.integers(1, logits.block[1]), label="top_k")}
+    top_k = {"top_k": draw(st.integers(1, experts), label="top_k")} if chooses else {}
+    return Drawn({"tokens": tokens, "experts": experts}, top_k)
 
 
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -54,16 +52,15 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
     return operation(
         name,
         getattr(router_losses, name),
-        _balanced if chooses else lambda draw, participants, scope: ([_logits(draw, scope)], {}),
-        operands=("logits",),
+        {"logits": "tokens@axis_name experts"},
+        draw_sizes=partial(_draw_sizes, chooses=chooses),
         kinds=("real", "exact", "real"),
-        sets=3,
         options={"top_k": top_k} if chooses else {},
         usual={"top_k": 2} if chooses else {},
         violations=(*[too_many] * chooses, wrong_dtype("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",
-        shapes=(((8192, 64), 0, ""),),
+        usual_sizes={"tokens": 8192, "experts": 64},
         invariant=True,
         implementations={"sums": Claim(getattr(implementations, name), communication=communication)},
         **more,

@@ -13,6 +13,7 @@ from jax import lax
 from shardproof import check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
+from shardproof.properties.contracts.drawing import Given
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.meta.drawn import drawn, smallest
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
@@ -190,20 +191,18 @@ def test_indices_are_tried_where_there_is_one() -> None:
 
 def test_listed_sizes_are_all_drawn() -> None:
     """Of many sizes each comes, and the smallest is the simplest."""
-    signature = Signature.of(("x",), ("b@data",), "b@data")
     conditions = Conditions(sizes={"b": (2, 4, 8, 16, 32, 64)})
-    strategy = sizes_of_dimensions(signature, conditions, {"data": 2}, Scope())
-    assert {sizes["b"] for sizes in drawn(strategy, 200)} == {2, 4, 8, 16, 32, 64}
-    assert smallest(strategy) == {"b": 2}
+    strategy = st.composite(sizes_of_dimensions)(Given(Scope(), 2, {"b": 2}), conditions=conditions)
+    assert {one.sizes["b"] for one in drawn(strategy, 200)} == {1, 2, 4, 8, 16, 32}
+    assert smallest(strategy).sizes == {"b": 1}
 
 
 @pytest.mark.parametrize(("participants", "longest"), [(2, 522), (8, 320)])
 def test_the_longest_side_is_shorter_on_more_devices(participants: int, longest: int) -> None:
     """Each of them may compute its square: of all pairs of positions, say."""
-    strategy = sizes_of_dimensions(
-        Signature.of(("x",), ("b@data",), "b"), Conditions(), {"data": participants}, Scope()
-    )
-    assert max(sizes["b"] for sizes in drawn(strategy, 200)) == longest
+    place = Given(Scope(), participants, {"b": participants})
+    strategy = st.composite(sizes_of_dimensions)(place, conditions=Conditions())
+    assert participants * max(one.sizes["b"] for one in drawn(strategy, 200)) == longest
 
 
 ROWS = Signature.of(("x",), ("b k",), "b k")

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.oracles.whole import OfWholes
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.engine import differentiating
@@ -166,14 +167,14 @@ def _spread(x: np.ndarray, most: int) -> np.ndarray:
     return np.append(chosen[:-1], x.size - 1) if parts else chosen
 
 
-class NumpyReference:
+class NumpyReference(OfWholes):
     """A reference in NumPy, or in JAX where it cannot be traced, whose dtypes are those of its description.
 
     Its function takes and returns the trees of the signature; floats are doubles, in JAX as well.
     """
 
-    doubt = (1e-11, 1e-7)  # errors of values and of derivatives (see `Oracle`)
-    casts: tuple[np.dtype, ...] = ()  # the floats that it casts to are not known
+    doubt = (1e-11, 1e-7)
+    generic = True
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature
@@ -257,7 +258,7 @@ RANDOM = ("random", "threefry", "rng")
 """Parts of the names of primitives that draw bits, other ones for other dtypes."""
 
 
-class JaxReference:
+class JaxReference(OfWholes):
     """A reference that JAX can trace, whose function takes and returns the trees of the signature.
 
     One that depends on the dtype, as random bits do, is traced in the dtypes of the case, and so is one that does not
@@ -268,6 +269,8 @@ class JaxReference:
         doubt: errors of values and of derivatives (see `Oracle`).
         casts: the floats below float32 that its function casts to.
     """
+
+    generic = True
 
     def __init__(
         self,

@@ -19,8 +19,9 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
+from shardproof.properties.contracts.operation import operation
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
-from shardproof.properties.contracts.whole import whole_contract
+from shardproof.properties.contracts.whole import relation_oracle
 from shardproof.properties.engines.engine import trace
 from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
@@ -258,9 +259,8 @@ class Program:
         operands = []
         for array in self.signature.arrays:
             layout = array.placement({role: (axis,) for role, axis in axes.items()})
-            shape = zip(array.shape(sizes, participants), layout.spec, strict=True)
             dtype = self.conditions.dtypes[0] if array.dtype == "float" else array.dtype
-            operands.append(Operand(tuple(n // mesh.axis_size(names) for n, names in shape), dtype, layout))
+            operands.append(Operand(array.block(sizes, participants), dtype, layout))
         params, of_roles = tuple(sorted(options.items())), tuple(axes.items())
         case = Case(self._described, mesh, mesh.axis_names, tuple(operands), params, roles=of_roles)
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
@@ -296,11 +296,10 @@ class Program:
         return self._contract(self.conditions)
 
     def _contract(self, conditions: Conditions) -> Contract:
-        known = self._known
-        casts = () if known is None else known.casts
         kinds = ("real", "exact", "real", *(kind for kind in WHERE_ASKED if kind in self.kinds))
-        return whole_contract(
-            self.name, self.signature, known, holds=self.holds, conditions=conditions, kinds=kinds, casts=casts
+        oracle = relation_oracle(self.holds, self.signature) if self.holds else self._known
+        return operation(
+            self.name, oracle, self.signature, conditions=conditions, kinds=kinds, features=frozenset[str]()
         )
 
     @cached_property

@@ -13,8 +13,8 @@ from shardproof.properties.cases.data import KINDS
 from shardproof.properties.cases.reading import Unreadable, shown
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.operation import MOST_STATED
 from shardproof.properties.contracts.roles import Conditions
-from shardproof.properties.contracts.whole import MOST_STATED
 
 
 class GivenError(RequestError):

@@ -32,7 +32,6 @@ def orders(of: Hashable) -> st.SearchStrategy[list[Any]]:
     return st.permutations(of)  # type: ignore[arg-type]
 
 
-@Composite
 def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
     """All names, in any order.
 
@@ -60,7 +59,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """
     names = mesh.axis_names
     count = draw(COUNTS, label="number of axes")
-    order = in_some_order.within(draw, names)
+    order = in_some_order(draw, names)
     chosen = order[: min(count, len(names))]
     skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
@@ -168,7 +167,6 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda sizes: (len(sizes), sizes)))
 
 
-@Composite
 def axis_sizes(
     draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int, several: bool = False
 ) -> tuple[int, ...]:
@@ -221,7 +219,7 @@ def meshes(
             f"meshes: {min_devices=}, {max_devices=}, {max_axes=}, available={pool}: expected "
             "1 <= min_devices <= max_devices <= available and at least one axis"
         )
-    sizes = sizes or axis_sizes.within(
+    sizes = sizes or axis_sizes(
         draw, min_devices=min_devices, max_devices=max_devices, max_axes=max_axes, several=several
     )
     n = math.prod(sizes)
@@ -295,7 +293,7 @@ def specs(
         places = [max(places)] * len(places)
     place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
-    for name in in_some_order.within(draw, candidates):
+    for name in in_some_order(draw, candidates):
         if name in required:
             entries[max(place_of[name] - 1, 0) % rank].append(name)
         elif rank and place_of[name] > 0:

@@ -22,7 +22,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference, SuiteError
-from shardproof.properties.report.diagnosis.clamps import clamped_start
+from shardproof.properties.report.diagnosis.recorded import recorded
 from shardproof.properties.report.diagnosis.repairs import repair_of, rounds_at
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
 
@@ -412,7 +412,9 @@ def diagnose(violation: LawViolation) -> list[str]:
         return _first(runs, causes(runs[0])) or [small]
     lines, repair = explain(runs), repair_of(violation)
     if not lines or lines[0].startswith("missing: "):
-        lines = clamped_start(violation) or lines
+        lines = recorded(violation, not_a_number=False) or lines
+    if lines and lines[0].startswith("NaN: "):
+        lines += recorded(violation, not_a_number=True)
     if repair is not None:
         lines.append(f"one change makes it right: {repair[0]}")
     names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]

@@ -107,7 +107,10 @@ INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "plu
 
 
 NOT_REPRODUCIBLE = "not the same twice: on the same case the function gives other results: they depend on earlier calls"
-HOLDS_ELSEWHERE = "not the same twice: in another process the law holds on this case: results depend on earlier calls"
+HOLDS_ELSEWHERE = (
+    "not the same twice: in another process the law holds on this case: results depend on earlier calls, or on what "
+    "was changed in this one"
+)
 """The diagnoses of a function that keeps state: in this process, and where a new process has none."""
 
 

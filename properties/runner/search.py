@@ -217,7 +217,7 @@ def search(
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 raise
             verdicts |= found
-            if len(held) < FIRST_HELD[engine.name] and case.mesh.size <= LARGE:
+            if engine.name == "simulate" and len(held) < FIRST_HELD and case.mesh.size <= LARGE:
                 held.append((case, tuple(law for law in laws if law.name in found and found[law.name].kind == "held")))
         spare = compiled if engine.name == "simulate" else 0
         reject_if_unsupported(verdicts, tallies, patience=patience, instead=spare)
@@ -259,8 +259,10 @@ SHRINKING = 30
 """How many programs may be compiled to shrink a violation, and again on smaller meshes: one may take many seconds."""
 
 RERUNS = {"simulate": 4, "xla": 1}
-FIRST_HELD = {"simulate": 2, "xla": 1}
-"""How often a violation is run again, per engine, and how many cases that held before: a function may keep state."""
+"""How often a violation is run again, per engine: a function may keep state."""
+
+FIRST_HELD = 2
+"""How many cases that the interpreter found right are run again as often."""
 
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it counts as right there."""

@@ -444,23 +444,56 @@ def writes_behind(x: Any, *, data: Any) -> Any:
     return lax.psum(lax.dynamic_update_slice_in_dim(empty, x, place * len(x), 0), data)
 
 
+def counted_in_bytes(x: Any, *, data: Any) -> Any:
+    """A sum of bytes, in bytes."""
+    return lax.psum((x + 100).sum(0, dtype=jnp.uint8), data).astype(jnp.int32)
+
+
+def masked_by_infinity(x: Any, mask: Any, *, data: Any) -> Any:
+    """A softmax of the masked, of which there may be none."""
+    masked = jnp.where(mask, x, -jnp.inf)
+    weights = jnp.exp(masked - lax.pmax(masked.max(), data))
+    return weights / lax.psum(weights.sum(), data)
+
+
+def masked_by_zero(x: Any, mask: Any) -> Any:
+    """The same, and zeros where there is none."""
+    weights = np.where(mask, np.exp(x - x.max()), 0)
+    return weights / np.maximum(weights.sum(), np.finfo(np.float32).tiny)
+
+
+ROW: dict[str, Any] = {"arguments": ("s@data d",), "results": "s@data d"}
+STARTS = r"clamped: the start of dynamic_(update_)?slice at test_repairs.py:\d+:\d+ .* is 2, beyond the"
+
+
 @pytest.mark.parametrize(
-    ("function", "reference", "described"),
+    ("function", "reference", "described", "expected"),
     [
-        (reads_further, np.add, {"arguments": ("s@data d", "s d"), "results": "s@data d"}),
-        (writes_behind, lambda x: x, {"arguments": ("s@data d",), "results": "s d"}),
+        (reads_further, np.add, {**ROW, "arguments": ("s@data d", "s d")}, STARTS),
+        (writes_behind, lambda x: x, {**ROW, "results": "s d"}, STARTS),
+        (
+            counted_in_bytes,
+            lambda x: (x + 100).sum(0, dtype=np.int32),
+            {"arguments": (Array("s@data", "uint8"),), "results": Array("", "int32"), "gradients": False},
+            r"wraps: \w+ at test_repairs.py:\d+:\d+ \(counted_in_bytes\) is \d+, and \d+ in uint8",
+        ),
+        (
+            masked_by_infinity,
+            masked_by_zero,
+            {"arguments": ("s@data", Array("s@data", "bool")), "results": "s@data"},
+            r"NaN: .*\n.* the first is made by sub at test_repairs.py:\d+:\d+ \(masked_by_infinity\)",
+        ),
     ],
 )
-def test_a_start_that_is_clamped_is_reported(function: Any, reference: Any, described: Any) -> None:
-    """A start beyond the last at which a slice fits is named with its line, in place of what seems to be missing."""
+def test_what_a_run_in_doubles_records_is_reported(
+    function: Any, reference: Any, described: Any, expected: str
+) -> None:
+    """Starts beyond the last at which a slice fits, wraps and the first NaN, each with its line."""
     program = Program(function, reference, **described, one_axis=("data",), dtypes="float32")
     scope = Scope(max_devices=4, available=4)
-    found = find_violation([LAWS["value"]], program.implementation, SimulateEngine(), scope, max_examples=8)
+    found = find_violation([LAWS["value"]], program.implementation, SimulateEngine(), scope, max_examples=50)
     assert found.violation is not None
-    text = diagnose(found.violation)[0]
-    assert re.match(
-        r"clamped: the start of dynamic_(update_)?slice at test_repairs.py:\d+:\d+ .* is 2, beyond the", text
-    )
+    assert re.match(expected, "\n ".join(diagnose(found.violation)))
 
 
 def test_the_line_is_in_the_function_that_is_checked() -> None:

@@ -306,7 +306,7 @@ def find_violation(
         laws, scope=scope, max_examples=max_examples, shrink=shrink, is_reported=is_reported, patience=patience,
         database=database, until=until,
     )  # fmt: skip
-    violation = found.violation
+    violation, held, found = found.violation, found.held, dataclasses.replace(found, held=())
     if violation is not None and (is_reported(violation) or violation.kind == "ended"):
         return found
     if violation is not None and violation.rounding:  # which may hide what is worse
@@ -318,11 +318,11 @@ def find_violation(
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
         next(iter(found.tallies.values())).finding(f"a mesh of {wanted:,}", steps)
     if violation is not None and violation.diagnosis is None and shrink:
-        if _is_reproducible(violation, engine) and _hold_again(found.held, implementation, engine, before):
+        if _is_reproducible(violation, engine) and _hold_again(held, implementation, engine, before):
             violation = _with_clearer_data(_on_smallest_mesh(violation, scope, engine, draw), engine)
         else:
             violation.diagnosis = [NOT_REPRODUCIBLE]
-    return dataclasses.replace(found, violation=violation, held=())
+    return dataclasses.replace(found, violation=violation)
 
 
 def _rerun(violation: LawViolation, implementation: Implementation, data: Data | None, engine: Engine) -> None:

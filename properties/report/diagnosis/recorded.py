@@ -60,8 +60,9 @@ class Recorded(Doubles):
                 )
 
     def _note_wrap(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers], found: Numbers) -> None:
-        dtype, own = equation.outvars[0].aval.dtype, {"new_dtype": WIDE} if "new_dtype" in equation.params else {}
-        same = Doubled(equation, **own)
+        dtype = equation.outvars[0].aval.dtype
+        cast: dict[str, Any] = {"new_dtype": WIDE} if "new_dtype" in equation.params else {}
+        same = Doubled(equation, **cast)
         same.outvars = [SimpleNamespace(aval=SimpleNamespace(shape=v.aval.shape, dtype=WIDE)) for v in equation.outvars]
         exact = rule(env, same, *(x.astype(WIDE) if x.dtype.kind in "iu" else x for x in operands))
         exact = exact if isinstance(exact, np.ndarray) else exact[0]

@@ -184,7 +184,7 @@ MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward g
 T = TypeVar("T")
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
-_shared: dict[str, tuple[object, list[Any], Iterator[Any]]] = {}
+_shared: list[dict[tuple[str, Case], tuple[list[Any], Iterator[Any]]]] = []
 
 
 @dataclass(frozen=True)
@@ -264,24 +264,32 @@ def _without_out(case: Case) -> Case:
     return dataclasses.replace(case.structure, out=None)
 
 
-def shared(kind: str, implementation: Implementation, case: Case, items: Iterator[T]) -> Iterator[T]:
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Lets the laws of one case share what they ask of oracles and of samples: it is made once."""
+    _shared.append({})
+    try:
+        yield
+    finally:
+        _shared.pop()
+
+
+def shared(kind: str, case: Case, items: Iterator[T]) -> Iterator[T]:
     """The items of a case, one for each data set, of which those that another law has taken are not made again.
 
     Arguments:
-        kind: of what; of each kind those of the last case stay.
-        items: makes them.
+        kind: of what.
+        items: makes them; what another law's made is in its place within `sharing`.
     """
-    key = (implementation, case)
-    if kind not in _shared or _shared[kind][0] != key:
-        _shared[kind] = key, [], items
-    _, made, source = _shared[kind]
+    made, source = _shared[-1].setdefault((kind, case), ([], items)) if _shared else ([], items)
     yield from made
     try:
         for item in source:
             made.append(item)
             yield item
     except Exception:
-        del _shared[kind]  # it makes no more
+        if _shared:
+            del _shared[-1][kind, case]  # it makes no more
         raise
 
 
@@ -289,7 +297,8 @@ def forget() -> None:
     """Drops all that was traced or compiled, since JAX's rules have changed."""
     jax.clear_caches()
     _ready.clear()
-    _shared.clear()
+    for made in _shared:
+        made.clear()
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:

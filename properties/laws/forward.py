@@ -69,7 +69,7 @@ def _replicas_differ(implementation: Implementation, case: Case, blocks: np.ndar
 
 def shared_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
     """The oracle's results on all data sets of a case, and their bounds, made once for all laws."""
-    return shared("value", implementation, case, value_references(implementation, case, sets))
+    return shared("value", case, value_references(implementation, case, sets))
 
 
 def remarks(implementation: Implementation, case: Case, program: Ready) -> dict[str, Any]:

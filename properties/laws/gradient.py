@@ -193,7 +193,7 @@ def shared_derivatives(
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
     """The oracle's tangents and gradients on the `chosen` data of a case, made once for all laws."""
     made = oracle_derivatives(kind, implementation, case, placements, given)
-    return shared(kind, implementation, dataclasses.replace(case, data=tuple(chosen)), made)
+    return shared(kind, dataclasses.replace(case, data=tuple(chosen)), made)
 
 
 def _check(

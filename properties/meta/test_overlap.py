@@ -186,7 +186,7 @@ def test_a_failure_says_what_waits_for_what() -> None:
     )
     assert "expected at most 0 (exposed<=0); most of it all_gather at " in output
     assert ": the dot_general at " in output
-    assert "rings.py:" in output
+    assert "overlap.py:" in output
 
 
 def layer(x: Array, w: Array, *, tp: Any) -> Array:

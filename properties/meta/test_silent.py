@@ -52,12 +52,12 @@ def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:
     assert SILENT.keys() < bounded
 
 
-@pytest.mark.parametrize("engine", ["simulate", "xla"])
-def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
-    """A layer without a formula or bound is not checked and reported as unknown."""
+def test_what_nothing_is_known_of_is_not_held() -> None:
+    """A layer without a formula or bound is not checked and reported as unknown; nothing is compiled for that."""
     implementation = user_implementation("moe_layer", silent_layer)
     law = LAWS["communication"]
-    finding = find_violation([law], implementation, engine_named(engine), SMALL, max_examples=4, random_seed=1)
+    assert not law.applies_to(implementation, "xla")
+    finding = find_violation([law], implementation, engine_named("simulate"), SMALL, max_examples=4, random_seed=1)
     assert finding.violation is None
     assert (finding.tally.structures, finding.tally.uncompared > 0) == (0, True)
     assert "nothing to compare communication with" in require_held(law, implementation, finding.tally)

@@ -11,7 +11,7 @@ from hypothesis import currently_in_test_context, event, reject
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.engine import ready, trace, whole_tracebacks
+from shardproof.properties.engines.engine import ready, sharing, trace, whole_tracebacks
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -79,6 +79,7 @@ def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law])
     return {law.name: Tally(implementation.contract.name, implementation.name, law.name, engine) for law in laws}
 
 
+@sharing()
 def verify(
     implementation: Implementation,
     case: Case,

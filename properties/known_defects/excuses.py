@@ -13,7 +13,7 @@ from shardproof.properties.engines.simulate.errors import InterpreterLimit, rais
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
 from shardproof.properties.laws.law import Check, Law, Verdict
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import NotRun, SuiteError
+from shardproof.properties.programs.violation import Broken, NotRun, SuiteError
 
 INTERPRETER = ENGINES["simulate"]()
 
@@ -36,6 +36,9 @@ def excuse(
     Returns:
         `excuse` if the law holds without the defect; `not run` if that cannot be determined, and the compiler refuses
         the program; None if no defect explains the failure.
+
+    Raises:
+        Broken: what breaks the law in the interpreter too, where a defect of the compiler's explains the failure.
     """
     for defect in DEFECTS.values():
         if defect.name in repaired or not defect.is_in(engine) or not defect.shows(case, error):
@@ -162,7 +165,10 @@ def _without(
         # it fails without the defect as well, which explains nothing unless another defect explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
-        return excuse(law, implementation, case, INTERPRETER, error)
+        other = excuse(law, implementation, case, INTERPRETER, error)
+        if other is None and isinstance(error, Broken):  # this is the function's mistake, whatever the compiler says
+            raise error
+        return other
 
     return _judged(defect, checked, otherwise)
 

@@ -135,6 +135,18 @@ def test_a_pass_that_saw_one_side_is_weak() -> None:
     assert "one-sided" not in str(checked(masked_mean, whole_masked_mean, *arrays, results=""))
 
 
+def counts(ids: Any, *, data: Any) -> Any:
+    """The numbers of each, by a function of JAX's that clips them."""
+    return lax.psum(jnp.bincount(ids, length=4), data)
+
+
+def test_what_a_function_of_jax_chooses_is_not_mentioned() -> None:
+    """The user's line has no choice."""
+    ids = Array("n@data", "int32", below=4)
+    summary = checked(counts, lambda ids: np.bincount(ids, minlength=4), ids, results=Array("4", "int32"))
+    assert "one-sided" not in str(summary)
+
+
 def whole_numbers(x: Any, *, data: Any) -> Any:
     """A sum over devices of numbers up to 100, in 8 bits."""
     return lax.psum(jnp.round(100 * jnp.tanh(x)).astype(jnp.int8).sum(0, dtype=jnp.int8), data)

@@ -425,7 +425,8 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
         # a shift by one more is a right one of one participant, and what is doubled is itself of bool
         assert not tally.defects or case.participants == 1 or case.operands[0].dtype == "bool"
         reported = violation is not None
-        if reported:
+        if violation is not None:  # what is wrong, and not what the compiler refuses
+            assert name != "ragged_all_to_all_cpu" or violation.kind == "values"
             break
     assert reported == met
 

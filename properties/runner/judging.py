@@ -228,7 +228,10 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
             return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
         return Verdict("unsupported", first, declined=declined)
     except Exception as error:
-        verdict = excuse(law, implementation, case, engine, error)
+        try:
+            verdict = excuse(law, implementation, case, engine, error)
+        except Broken as wrong:
+            verdict, error = None, wrong
         if verdict is not None:
             return verdict
         if case.chain and declines(implementation, dataclasses.replace(case, chain=())):

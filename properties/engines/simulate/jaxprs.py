@@ -246,7 +246,8 @@ class Choices:
         if primitive == "mul" and not (called is equation and any(map(self._is_mask, equation.invars))):
             return None
         name, place = find_call(called.source_info.traceback)
-        if place and name not in MADE_BY and primitive != "mul":  # of another name, or called by `jax.tree.map`
+        others = name not in MADE_BY and not hasattr(jax.numpy, name)  # the user's own name, or `jax.tree.map`
+        if place and others and primitive != "mul":
             name = str(called.params.get("name", "")).lstrip("_")
         by_python = primitive in SWITCHED and self._is_constant(called, equation)
         if not place or primitive not in MADE_BY.get(name, ()) or by_python:

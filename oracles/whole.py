@@ -32,6 +32,7 @@ class OfWholes:
     pullback: Callable[[Arrays, Arrays, Sequence[int], Dtypes, Options], list[np.ndarray]]
     nearby: Callable[[Arrays, Dtypes, Options], list[np.ndarray]] | None = None  # the results, off as doubles may be
     generic = False  # whether derivatives are those at real numbers alone, since there may be kinks at others
+    differences = False  # whether derivatives are differences of values, which say nothing of a kink
     doubt = (0.0, 0.0)  # how far off values and derivatives may be
     casts: tuple[np.dtype, ...] = ()  # the floats that its own words round to
 

@@ -250,6 +250,7 @@ class Oracle:
     # whether derivatives are compared at real numbers alone, since there may be kinks at others, and numbers on
     # the way may overflow
     generic: bool = False
+    differences: bool = False  # whether derivatives are differences of values, which say nothing of a kink
     # how far off it may be itself, in results and derivatives, relative to the largest number of an array, of
     # derivatives at least to 1: then their NaN is not known. Zero: as doubles
     doubt: tuple[float, float] = (0.0, 0.0)

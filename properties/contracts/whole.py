@@ -98,7 +98,7 @@ def reference_oracle(name: str, reference: OfWholes, signatures: Sequence[Signat
         assert near is not None
         return to_blocks(case, near(wholes(case, blocks, range(len(blocks))), dtypes_of(case), case.keywords))
 
-    known = reference.generic, reference.doubt, nearby if near else None, reference.casts
+    known = reference.generic, reference.differences, reference.doubt, nearby if near else None, reference.casts
     return Oracle(value, pushforward, pullback, result_dtypes, *known)
 
 

@@ -16,6 +16,7 @@ from jax.extend import core
 from jax.interpreters import ad
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.engines import simulate
@@ -103,8 +104,8 @@ class Compiled(Prepared):
         self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
     ) -> None:
         # unused arguments stay, so that the compiled text has all devices
-        jitted: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
-        self.avals, self.options, self.traced = avals, options, jitted.trace(*avals)
+        self.function: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
+        self.avals, self.options, self.traced = avals, options, self.function.trace(*avals)
         self.diverges = simulate.may_diverge(self.traced.jaxpr)
         super().__init__(self._compiled, self.traced.jaxpr)
 
@@ -120,7 +121,8 @@ class Compiled(Prepared):
     def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.diverges:  # a deadlock would end the process
             simulate.check_that_all_meet(self.jaxpr, arrays)
-        return _run(self.executable, self.avals, arrays)
+        packed = any(width(aval.dtype) < 8 for aval in self.avals)  # refused otherwise: `compiled_int4`
+        return _run(self.function if packed else self.executable, self.avals, arrays)
 
     def select_results(self, wanted: Sequence[bool]) -> "Compiled":
         """The program of these results alone, compiled separately."""
@@ -289,7 +291,7 @@ def shared(kind: str, case: Case, items: Iterator[T]) -> Iterator[T]:
             yield item
     except Exception:
         if _shared:
-            del _shared[-1][kind, case]  # it makes no more
+            _shared[-1].pop((kind, case), None)  # it makes no more
         raise
 
 

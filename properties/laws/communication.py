@@ -79,7 +79,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
 
 
 def check_communication(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
-    """Counts and bytes are as stated, no less than the lower bound; returns how many of both passes were checked."""
+    """Counts and bytes of both passes are as stated, and no less than the lower bound."""
     try:
         counted = communication_of(implementation, case, engine)
     except Unknown as error:
@@ -254,7 +254,7 @@ def widest(case: Case, counted: Counted) -> int:
 
 
 def _applies(implementation: Implementation, engine: str) -> bool:
-    """True if there is anything to compare with; or it is said at least what is sent, once."""
+    """True if there is something to compare with, and on the interpreter anyway: the summary says what is sent."""
     if implementation.communication is not None:
         return True
     if engine == "simulate":  # which does not see what a compiler sends for a function of global arrays
@@ -281,7 +281,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
     """The exposed part of the forward pass, and of it and its gradient together, is at most the one stated.
 
     Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
-    do. Returns how many of the two were checked.
+    do.
     """
     stated = implementation.overlap
     assert stated is not None

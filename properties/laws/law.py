@@ -108,8 +108,8 @@ INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "plu
 
 NOT_REPRODUCIBLE = "not the same twice: on the same case the function gives other results: they depend on earlier calls"
 HOLDS_ELSEWHERE = (
-    "not the same twice: in another process the law holds on this case: results depend on earlier calls, or on what "
-    "was changed in this one"
+    "not the same twice: in another process the law holds on this case: results depend on earlier calls, on what was "
+    "changed in this one, or on the process, as the order of a set does"
 )
 """The diagnoses of a function that keeps state: in this process, and where a new process has none."""
 

@@ -270,7 +270,7 @@ def test_a_function_that_keeps_state_is_reported() -> None:
 
 @pytest.mark.needs_devices(2)
 def test_few_programs_are_compiled_for_the_smallest_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What XLA alone gets wrong is shrunk in as many compilations as are allowed, and what was found is reported."""
+    """Of a mistake that XLA alone shows the smallest case found within the allowed compilations is reported."""
     engine, run, first = XlaEngine(), engine_module._run, list[int]()
 
     def wrong_of_many(function: Any, avals: Any, arrays: Any) -> Any:

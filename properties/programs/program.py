@@ -45,7 +45,7 @@ def matmul_precision() -> str | None:
 
 @contextmanager
 def x64_of_all_threads() -> Iterator[None]:
-    """64-bit dtypes, in the threads of XLA's that call functions outside of JAX as well: `jax.enable_x64` is one's."""
+    """64-bit dtypes in the threads that call functions outside of JAX: `jax.enable_x64` is of this one alone."""
     before = jax.config.values["jax_enable_x64"]
     jax.config.update("jax_enable_x64", True)
     try:
@@ -62,6 +62,7 @@ def precision_of(case: Case) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if case.is_wide:
+            stack.enter_context(jax.enable_x64(True))
             stack.enter_context(x64_of_all_threads())
         if matmul_precision() is None and jax.default_backend() != "cpu":
             stack.enter_context(jax.default_matmul_precision("highest"))

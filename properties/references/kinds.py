@@ -175,6 +175,7 @@ class NumpyReference(OfWholes):
 
     doubt = (1e-11, 1e-7)
     generic = True
+    differences = True
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature

@@ -134,7 +134,7 @@ def _with_fewer_sets(implementation: Implementation, case: Case, engine: Engine)
         return case
     start = case.data[0].seed % len(case.data)
     others = [*case.data[start:], *case.data[:start]]
-    if case.contract.oracle.generic:  # derivatives at small integers show nothing where there are kinks
+    if case.contract.oracle.generic:  # of derivatives at small integers little is known
         others.sort(key=lambda data: data.kind == "exact")
     return dataclasses.replace(case, data=tuple(others[:count]))
 

@@ -296,7 +296,7 @@ class Program:
         return self._contract(self.conditions)
 
     def _contract(self, conditions: Conditions) -> Contract:
-        kinds = ("real", "exact", "real", *(kind for kind in WHERE_ASKED if kind in self.kinds))
+        kinds = ("real", *(kind for kind in WHERE_ASKED if kind in self.kinds), "exact", "real")  # two on large meshes
         oracle = relation_oracle(self.holds, self.signature) if self.holds else self._known
         return operation(
             self.name, oracle, self.signature, conditions=conditions, kinds=kinds, features=frozenset[str]()

@@ -411,15 +411,14 @@ def diagnose(violation: LawViolation) -> list[str]:
         small = "rounded too much: off by no more than a small part of the numbers about"
         return _first(runs, causes(runs[0])) or [small]
     lines, repair = explain(runs), repair_of(violation)
-    if not lines or lines[0].startswith("missing: "):
-        lines = recorded(violation, not_a_number=False) or lines
-    if lines and lines[0].startswith("NaN: "):
-        lines += recorded(violation, not_a_number=True)
+    names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
+    other = f"{'another formula: in double precision too, ' * by_formula}other values: on {', '.join(names)}"
+    if not lines or lines[0].startswith(("missing: ", "NaN: ")):  # which say little of the cause
+        seen = recorded(violation, not_a_number=bool(lines) and lines[0].startswith("NaN: "))
+        lines = [*(lines or [other] * (repair is None or bool(seen))), *seen]
     if repair is not None:
         lines.append(f"one change makes it right: {repair[0]}")
-    names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
-    formula = "another formula: in double precision too, " * by_formula
-    return lines or [f"{formula}other values: on {', '.join(names)}"]
+    return lines
 
 
 def _is_rounding(run: Run) -> bool:

@@ -1,5 +1,6 @@
 """Programs whose precision is hard to judge: right ones hold, and of a wrong one the right law breaks."""
 
+import dataclasses
 import gc
 import inspect
 import math
@@ -13,10 +14,13 @@ import pytest
 from jax import lax
 
 from shardproof import Array, Program, check_program
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.programs.examples import example
+from shardproof.properties.programs.program import precision_of
 from shardproof.properties.runner.search import SELDOM, collecting_seldom, find_violation
 
 
@@ -402,3 +406,14 @@ def test_replicas_that_differ_in_bits_are_named() -> None:
         in_own_order, lambda x: x.sum(0), laws="value", dtypes=("float32",), max_examples=10, **described
     )
     assert "devices that hold the same part of result differ in bits" in str(summary)
+
+
+def test_options_of_jax_stay_what_they_are() -> None:
+    """Judging a case with 64-bit dtypes changes them for a while, within a context of JAX's as well."""
+    case = example("all_reduce", MeshCase(("tp",), (1,)), "tp")
+    wide = dataclasses.replace(case, operands=(dataclasses.replace(case.operands[0], dtype="float64"),))
+    with jax.enable_x64(True), precision_of(wide), precision_of(wide):
+        assert jnp.ones(1).dtype == jnp.float64
+    with jax.enable_x64(False), precision_of(wide):
+        assert jnp.ones(1).dtype == jnp.float64
+    assert jnp.ones(1).dtype == jnp.float32

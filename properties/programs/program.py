@@ -11,6 +11,7 @@ and `jacrev` do, and `grad_per_operand`, one operand after the other.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,7 +47,8 @@ def matmul_precision() -> str | None:
 @contextmanager
 def x64_of_all_threads() -> Iterator[None]:
     """64-bit dtypes in the threads that call functions outside of JAX: `jax.enable_x64` is of this one alone."""
-    before = jax.config.values["jax_enable_x64"]
+    with ThreadPoolExecutor(1) as another:  # which is in no `jax.enable_x64`
+        before = another.submit(getattr, jax.config, "jax_enable_x64").result()
     jax.config.update("jax_enable_x64", True)
     try:
         yield

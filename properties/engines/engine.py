@@ -129,23 +129,6 @@ class Compiled(Prepared):
         return Compiled(core.jaxpr_as_fun(simulate.select_results(self.jaxpr, wanted)), self.avals, self.options)
 
 
-class InTwo(Prepared):
-    """A program under `jit` compiled in two parts: the results before a place, and those from there on.
-
-    A derivative's two modes are compiled so, since the law of communication reads the second.
-    """
-
-    def __init__(self, whole: Compiled, place: int) -> None:
-        first = whole.select_results([i < place for i in range(len(whole.jaxpr.out_avals))])
-        self.second, self.place = whole.since(place), place
-        super().__init__(lambda arrays: [*first(arrays), *self.second(arrays)], whole.jaxpr)
-
-    def since(self, place: int) -> Prepared:
-        """The second part."""
-        assert place == self.place
-        return self.second
-
-
 def _run(
     function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
@@ -326,9 +309,6 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         jaxpr = trace(program, case.mesh) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
-        stated = implementation.communication is not None and implementation.communication.backward is not None
-        if stated and forward_mode and reverse_mode and isinstance(prepared, Compiled):
-            prepared = InTwo(prepared, 2 * len(placements))
         return Ready(prepared, seen, tuple(placements))
 
 

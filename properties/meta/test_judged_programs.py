@@ -417,3 +417,14 @@ def test_options_of_jax_stay_what_they_are() -> None:
     with jax.enable_x64(False), precision_of(wide):
         assert jnp.ones(1).dtype == jnp.float64
     assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_a_conjugate_is_not_linear() -> None:
+    """Of complex numbers its derivatives in both modes are no adjoint pair, whatever the data."""
+    numbers = Array("n@data", "complex64")
+    described: dict[str, Any] = {"arguments": (numbers, numbers), "results": Array("", "complex64")}
+
+    def product(x: Any, y: Any, *, data: Any) -> Any:
+        return lax.psum(jnp.vdot(x, y), data)
+
+    check_program(product, jnp.vdot, laws="gradient", max_examples=10, **described)

@@ -172,6 +172,16 @@ def test_a_change_that_helps_by_coincidence_is_no_repair(function: Any, referenc
     assert "one change makes it right" not in text
 
 
+def norms_of_own_rows(x: Any, *, data: Any) -> Any:
+    """Norms are added up in place of their squares."""
+    return lax.psum(jnp.linalg.norm(x, axis=0), data)
+
+
+def heads_in_another_order(x: Any, *, heads: Any) -> Any:
+    """The last two dimensions are exchanged, in place of the first two."""
+    return lax.psum(x.sum(0).transpose(0, 2, 1), heads)
+
+
 def of_no_repair(x: Any, *, data: Any) -> Any:
     """Another function, whose participants need nothing of one another."""
     return lax.psum(jnp.sum(x**3, 0), data)
@@ -319,6 +329,18 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         {"arguments": ("n@shard",), "results": "n@shard"},
         r"psum over '\w+' of what reduce_sum at test_repairs.py:\d+:\d+ \(unclipped\) gives",
     ),
+    "a norm in JAX": (
+        norms_of_own_rows,
+        lambda x: jnp.sqrt((x * x).sum(0)),
+        {"arguments": ("n@data k",), "results": "k"},
+        r"sqrt at test_repairs.py:\d+:\d+ \(norms_of_own_rows\) behind psum at .*, not before it",
+    ),
+    "an order of dimensions": (
+        heads_in_another_order,
+        lambda x: x.sum(0).transpose(1, 0, 2),
+        {"arguments": ("n@heads k k k",), "results": "k k k", "dtypes": "float32"},
+        r"transpose at test_repairs.py:\d+:\d+ \(heads_in_another_order\) with the permutation \(1, 0, 2\) in place of",
+    ),
     "a maximum": (
         softmax_of_own_maxima,
         lambda x: jax.nn.softmax(x, -1),
@@ -404,7 +426,7 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm", "a halo", "a temperature"]))
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm in JAX", "a halo", "a temperature"]))
 def test_the_line_and_the_change_are_reported(name: str) -> None:
     """In the report of a check, where nothing else is known."""
     function, reference, described, output = PROGRAMS[name]

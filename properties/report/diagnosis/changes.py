@@ -1,9 +1,10 @@
 """Changes of a traced program: how it runs with one, and those that are tried of it, the likeliest first.
 
 A collective over other axes, or none; one that is missing; participants that are numbered in another order or along
-another axis, or sent to; another dimension of an all-to-all, a roll the other way; a range that is counted, or a sum
-that runs, within the block; what is computed on the wrong side of a collective; an array in another's place; a scale
-too many, or one too few. No contract is needed, so that the mistakes of a user's own program are found, by the line.
+another axis, or sent to; another dimension of an all-to-all, or order of dimensions, a roll the other way; a range that
+is counted, or a sum that runs, within the block; what is computed on the wrong side of a collective; an array in
+another's place; a scale too many, or one too few. No contract is needed, so that the mistakes of a user's own program
+are found, by the line.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import innermost, location
 from shardproof.properties.engines.simulate.interpreter import as_value
+from shardproof.properties.engines.simulate.jaxprs import CALLS, equations, open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import PROPERTIES
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
@@ -74,7 +76,10 @@ ELEMENTWISE = (
 EXCHANGE = ("psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "reduce_scatter")
 """The collectives whose result may have the shape of their operand."""
 
-CALLS = str(PROPERTIES / "programs")
+UNKNOWN = "an unknown place"
+"""The `location` of an equation without one."""
+
+AROUND = str(PROPERTIES / "programs")
 """The folder of this suite's code around the function."""
 
 
@@ -230,10 +235,14 @@ class Traced:
         return {variable: i for i, equation in enumerate(self.equations) for variable in equation.outvars[:1]}
 
     def origin(self, x: Any) -> Any:
-        """The variable, or literal, of which an operand is another type."""
+        """The variable, or literal, of which an operand is another type, within a call that it is the result of."""
         at = None if isinstance(x, core.Literal) else self.made.get(x)
         made = None if at is None else self.equations[at]
-        return x if made is None or made.primitive.name not in CASTS else self.origin(made.invars[0])
+        if made is None:
+            return x
+        if made.primitive.name in CALLS:
+            return self.origin(open_jaxpr(next(subjaxprs(made)))[0].outvars[0])
+        return self.origin(made.invars[0]) if made.primitive.name in CASTS else x
 
     def maker(self, x: Any) -> int | None:
         """The number of the equation that makes an operand, but for its type."""
@@ -248,12 +257,31 @@ class Traced:
         """Groups the equations of some kind by what they do and their line, which is not that of this suite's calls."""
         found: dict[Any, list[int]] = {}
         for i, equation in enumerate(self.equations):
-            if of(equation) and not (at := innermost(equation)).startswith(CALLS):
+            if of(equation) and not (at := innermost(equation)).startswith(AROUND):
                 name = equation.primitive.name
                 does = OTHERS[name][1] if name in OTHERS else name  # a comparison may have its sides in either order
                 key = does, axes_of(equation), equation.params.get("perm"), at
                 found.setdefault(key, []).append(i)
         return [tuple(places) for places in found.values()]
+
+    @functools.cached_property
+    def _around(self) -> dict[int, list[Any]]:
+        """The calls around each equation, by its identity, from the outermost on."""
+        around: dict[int, list[Any]] = {}
+        for call in self.equations:
+            for inner in itertools.chain.from_iterable(map(equations, subjaxprs(call))):
+                around.setdefault(id(inner), []).append(call)
+        return around
+
+    def line(self, equation: Any) -> str:
+        """An equation's line, without the folder; of one of JAX's own functions, that of the innermost call known."""
+        calls = [*self._around.get(id(equation), ()), equation]
+        lines = [location(one).rpartition("/")[2] for one in reversed(calls)]
+        return next((text for text in lines if text != UNKNOWN), UNKNOWN)
+
+    def place(self, equation: Any) -> str:
+        """An equation's operation and line."""
+        return f"{equation.primitive.name.removesuffix('_invariant')} at {self.line(equation)}"
 
 
 def changes_of(case: Case, program: Simulated) -> Iterator[Repair]:
@@ -272,7 +300,7 @@ def changes_of(case: Case, program: Simulated) -> Iterator[Repair]:
     for places in floats:
         yield from _behind(traced, places, "once")
     for places in traced.groups(lambda e: e.primitive.name in ("mul", "div")):
-        yield from ((text, places, one) for text, one in _scales_too_many(traced.equations[places[0]]))
+        yield from ((text, places, one) for text, one in _scales_too_many(traced, traced.equations[places[0]]))
     for places in floats:
         if places not in reducing:
             yield from _behind(traced, places, "psum")
@@ -286,7 +314,7 @@ def _orders(traced: Traced, first: Any) -> Iterator[Words]:
     ordered = mesh.in_mesh_order(axes)
     if tuple(axes) != tuple(ordered):
         at = numbers_by_the_mesh(mesh, axes, ordered)
-        text = f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
+        text = f"the {traced.place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
         change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
         yield f"{text} order of the mesh, {tuple(ordered)}", change
 
@@ -301,7 +329,7 @@ def _permutations(traced: Traced, first: Any) -> Iterator[Words]:
         ways[f"that sends block i to {to} and none round"] = tuple((i, i + by) for i in range(p) if 0 <= i + by < p)
     for text, other in ways.items():
         if {*other} != {*perm}:
-            yield f"the {place(first)} {text}", Change(params=(("perm", other),))
+            yield f"the {traced.place(first)} {text}", Change(params=(("perm", other),))
 
 
 def _other_orders(traced: Traced, first: Any) -> Iterator[Words]:
@@ -309,7 +337,7 @@ def _other_orders(traced: Traced, first: Any) -> Iterator[Words]:
     own = axes_of(first)
     for other in itertools.permutations(traced.names, len(own)):
         if other != own:
-            text = f"the {place(first)} over {in_order(other)}, not over {in_order(own)}"
+            text = f"the {traced.place(first)} over {in_order(other)}, not over {in_order(own)}"
             yield text, Change(params=(("axis_name", other),))
 
 
@@ -317,8 +345,20 @@ def _dimensions(traced: Traced, first: Any) -> Iterator[Words]:
     """Splits or joins another dimension in an all-to-all."""
     for name, other in itertools.product(("split_axis", "concat_axis"), range(first.invars[0].aval.ndim)):
         if other != first.params[name]:
-            text = f"the {place(first)} with another {name}: {other} of its operand {first.invars[0].aval.shape}"
+            text = f"the {traced.place(first)} with another {name}: {other} of its operand {first.invars[0].aval.shape}"
             yield text, Change(params=((name, other),))
+
+
+def _orders_of_dimensions(traced: Traced, first: Any) -> Iterator[Words]:
+    """Orders the dimensions otherwise, or not at all."""
+    of, own = first.invars[0].aval.shape, first.params["permutation"]
+    for order in itertools.permutations(range(len(of))):
+        if order != own and all(of[d] == n for d, n in zip(order, first.outvars[0].aval.shape, strict=True)):
+            text = f"the {traced.place(first)} with the permutation {order} in place of {own}"
+            yield (
+                text if order != (*sorted(own),) else f"no {traced.place(first)}",
+                Change(params=(("permutation", order),)),
+            )
 
 
 def _rolls(traced: Traced, first: Any) -> Iterator[Words]:
@@ -327,12 +367,12 @@ def _rolls(traced: Traced, first: Any) -> Iterator[Words]:
     parts = [traced.equations[at] for at in makers if at is not None]
     of = {part.invars[0] for part in parts if part.primitive.name == "slice"}
     if len(of) == 1 and len(parts) == len(makers) == 2 and of.pop().aval.shape == first.outvars[0].aval.shape:
-        yield f"the roll at {line(first)} the other way", Change(then="back")
+        yield f"the roll at {traced.line(first)} the other way", Change(then="back")
 
 
 def _counts(traced: Traced, first: Any) -> Iterator[Words]:
     """Compares or adds integers in another way."""
-    yield OTHERS[first.primitive.name][1].format(at=line(first)), Change(then="other")
+    yield OTHERS[first.primitive.name][1].format(at=traced.line(first)), Change(then="other")
 
 
 def _numbers(traced: Traced, first: Any) -> Iterator[Words]:
@@ -341,12 +381,12 @@ def _numbers(traced: Traced, first: Any) -> Iterator[Words]:
     for other in (other for n in range(1, len(names) + 1) for other in itertools.permutations(names, n)):
         if first.primitive.name != "axis_index":
             yield (
-                f"axis_index along {in_order(other)} in place of what {place(first)} gives",
+                f"axis_index along {in_order(other)} in place of what {traced.place(first)} gives",
                 Change(then="number", axes=other),
             )
         elif other != own:
             yield (
-                f"{place(first)} along {in_order(other)} in place of {in_order(own)}",
+                f"{traced.place(first)} along {in_order(other)} in place of {in_order(own)}",
                 Change(then="number", axes=other),
             )
 
@@ -367,7 +407,7 @@ def _local_numbers(traced: Traced, first: Any) -> Iterator[Words]:
     if first.primitive.name == "iota":
         how = "counted from where the block begins along {}, not from 0"
     for axes in traced.axes:
-        yield f"{place(first)} {how.format(_words(axes))}", Change(then="whole", axes=axes)
+        yield f"{traced.place(first)} {how.format(_words(axes))}", Change(then="whole", axes=axes)
 
 
 def _sizes(traced: Traced, first: Any) -> Iterator[Words]:
@@ -375,7 +415,7 @@ def _sizes(traced: Traced, first: Any) -> Iterator[Words]:
     sizes = {n: (i, d) for i, o in enumerate(traced.case.operands) for d, n in enumerate(o.block) if n > 1}
     readers = {e.primitive.name for e in traced.equations if any(x is first.outvars[0] for x in e.invars)}
     for n, of in () if readers <= {"eq", "ne"} else sizes.items():
-        yield f"{n} times what {place(first)} gives, the size of a block", Change(of=of)
+        yield f"{n} times what {traced.place(first)} gives, the size of a block", Change(of=of)
 
 
 def _other_axes(traced: Traced, first: Any) -> Iterator[Words]:
@@ -389,11 +429,11 @@ def _other_axes(traced: Traced, first: Any) -> Iterator[Words]:
         text = f"over {_words(some)}, not over {_words(axes)}{' alone' if more else ''}"
         for mean in ("", "mean by the ")[: 1 + sums] if {*some} != {*axes} else ():
             by = mesh.axis_size(axes) / mesh.axis_size(some) if mean else 1
-            words = f"the {mean}{place(first)} {text}" if some else f"no {mean}{place(first)}"
+            words = f"the {mean}{traced.place(first)} {text}" if some else f"no {mean}{traced.place(first)}"
             yield words, Change(params=(("axes", (*some, *numbers)),), times=by)
     if sums:
         averaged = Change(params=(("axes", numbers),), then="pmean", axes=axes)
-        yield f"a mean in place of the {place(first)} over {_words(axes)}", averaged
+        yield f"a mean in place of the {traced.place(first)} over {_words(axes)}", averaged
 
 
 def _behind(traced: Traced, places: Places, then: str) -> Iterator[Repair]:
@@ -402,9 +442,9 @@ def _behind(traced: Traced, places: Places, then: str) -> Iterator[Repair]:
     summed = axes_of(first) if first.primitive.name.startswith("psum") else ()
     for axes in traced.axes:
         if then == "once":
-            text = f"what {place(first)} gives counted once, not by every participant along {_words(axes)}"
+            text = f"what {traced.place(first)} gives counted once, not by every participant along {_words(axes)}"
         else:
-            text = f"{then} over {_words(axes)} of what {place(first)} gives"
+            text = f"{then} over {_words(axes)} of what {traced.place(first)} gives"
         if then != "psum" or not {*axes} & {*summed}:
             yield text, places, Change(then=then, axes=axes)
 
@@ -420,15 +460,15 @@ def _exchanges(traced: Traced) -> Iterator[Repair]:
             sides = names if names[0] in ELEMENTWISE else names[::-1]
             for passing, y in enumerate(first.invars if (sides[0] in ELEMENTWISE and sides[1] in EXCHANGE) else ()):
                 if not isinstance(y, core.Literal) and y.aval.shape == first.outvars[0].aval.shape:
-                    text = f"{place(first)} behind {place(second)}, not before it"
+                    text = f"{traced.place(first)} behind {traced.place(second)}, not before it"
                     yield text, (i,), Change(swapped=(number, at), passing=passing)
 
 
-def _scales_too_many(first: Any) -> Iterator[Words]:
+def _scales_too_many(traced: Traced, first: Any) -> Iterator[Words]:
     """Leaves out a scale, as of a temperature that is applied twice."""
     for number, x in enumerate(first.invars[: 1 if first.primitive.name == "div" else 2]):
         if not isinstance(x, core.Literal) and x.aval.shape == first.outvars[0].aval.shape:
-            yield f"no {place(first)}: its {NUMBERS[number]} operand as it is", Change(operand=number)
+            yield f"no {traced.place(first)}: its {NUMBERS[number]} operand as it is", Change(operand=number)
 
 
 def _operands(traced: Traced) -> Iterator[Repair]:
@@ -437,8 +477,8 @@ def _operands(traced: Traced) -> Iterator[Repair]:
         for number, x in enumerate(equation.invars if equation.primitive.name in COMPUTES else ()):
             for other, k in () if isinstance(x, core.Literal) else traced.made.items():
                 if k < i and other is not x and (other.aval.shape, other.aval.dtype) == (x.aval.shape, x.aval.dtype):
-                    its = f"as {NUMBERS[number]} operand of {place(equation)}"
-                    yield f"what {place(traced.equations[k])} gives {its}", (i,), Change(swapped=(number, k))
+                    its = f"as {NUMBERS[number]} operand of {traced.place(equation)}"
+                    yield f"what {traced.place(traced.equations[k])} gives {its}", (i,), Change(swapped=(number, k))
 
 
 def _missing_scales(traced: Traced, floats: Sequence[Places]) -> Iterator[Repair]:
@@ -448,7 +488,7 @@ def _missing_scales(traced: Traced, floats: Sequence[Places]) -> Iterator[Repair
     constants = dict.fromkeys(abs(float(x.val)) for x in factors if isinstance(x, core.Literal) and np.isrealobj(x.val))
     for constant in [c for c in constants if c not in (0, 1)][:MOST_CONSTANTS]:
         for places, (word, by) in itertools.product(floats, (("divided", 1 / constant), ("multiplied", constant))):
-            text = f"what {place(traced.equations[places[0]])} gives {word} by {constant:g}"
+            text = f"what {traced.place(traced.equations[places[0]])} gives {word} by {constant:g}"
             yield text, places, Change(times=by)
 
 
@@ -469,6 +509,7 @@ CHANGES: tuple[tuple[Callable[[Traced, Any], bool], Callable[[Traced, Any], Iter
     (is_named("ppermute"), _permutations),
     (is_named("all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all"), _other_orders),
     (is_named("all_to_all"), _dimensions),
+    (is_named("transpose"), _orders_of_dimensions),
     (is_named("concatenate"), _rolls),
     (is_named(*OTHERS, kinds="iu"), _counts),
     (is_named("axis_index"), _numbers),
@@ -486,16 +527,6 @@ def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[s
     sizes = [mesh.shape[name] for name in axes]
     numbers = np.arange(int(np.prod(sizes))).reshape([mesh.shape[name] for name in ordered])
     return [int(n) for n in numbers.transpose([list(ordered).index(name) for name in axes]).ravel()]
-
-
-def line(equation: Any) -> str:
-    """An equation's line, without the folder."""
-    return location(equation).rpartition("/")[2]
-
-
-def place(equation: Any) -> str:
-    """An equation's operation and line."""
-    return f"{equation.primitive.name.removesuffix('_invariant')} at {line(equation)}"
 
 
 def _words(axes: Sequence[str]) -> str:

@@ -414,7 +414,8 @@ def diagnose(violation: LawViolation) -> list[str]:
     names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
     other = f"{'another formula: in double precision too, ' * by_formula}other values: on {', '.join(names)}"
     if not lines or lines[0].startswith(("missing: ", "NaN: ")):  # which say little of the cause
-        seen = recorded(violation, not_a_number=bool(lines) and lines[0].startswith("NaN: "))
+        record = recorded(violation)
+        seen = (record.numbers if lines and lines[0].startswith("NaN: ") else record.lines)[:1] if record else []
         lines = [*(lines or [other] * (repair is None or bool(seen))), *seen]
     if repair is not None:
         lines.append(f"one change makes it right: {repair[0]}")

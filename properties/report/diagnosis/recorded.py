@@ -12,7 +12,7 @@ from shardproof.properties.engines.simulate.env import Env, Rule, mask_active
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, calls
 from shardproof.properties.precision.formats import Numbers
-from shardproof.properties.report.diagnosis.changes import place, run_in_doubles
+from shardproof.properties.report.diagnosis.changes import Traced, run_in_doubles
 from shardproof.properties.report.diagnosis.repairs import has_wrong_values, program_of
 
 SLICES = {"dynamic_slice": 1, "dynamic_update_slice": 2}
@@ -27,10 +27,11 @@ NARROW = 2
 """The most bytes of whole numbers that are looked at: wider ones wrap where random bits are made."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recorded(Doubles):
     """Doubles that record, in words, what may explain a wrong result, in the order in which it happens."""
 
+    traced: Traced
     lines: list[str] = field(default_factory=list, compare=False)
     numbers: list[str] = field(default_factory=list, compare=False)
     """Where a NaN was made of numbers."""
@@ -44,7 +45,7 @@ class Recorded(Doubles):
         if name in WRAPS and _is_narrow(equation.outvars[0].aval):
             self._note_wrap(env, rule, equation, operands, results[0])
         if not calls(equation) and any(map(_has_nan, results)) and not any(map(_has_nan, operands)):
-            self.numbers.append(f"the first is made by {place(equation)}")
+            self.numbers.append(f"the first is made by {self.traced.place(equation)}")
         return results
 
     def _note_start(self, env: Env, equation: Any, operands: list[Numbers]) -> None:
@@ -55,9 +56,8 @@ class Recorded(Doubles):
             if beyond.any():
                 at = np.broadcast_to(start, beyond.shape)[beyond][0]
                 taken = min(max(at, 0), n - size)
-                self.lines.append(
-                    f"clamped: the start of {place(equation)} is {at}, beyond the block, and {taken} is taken"
-                )
+                where = self.traced.place(equation)
+                self.lines.append(f"clamped: the start of {where} is {at}, beyond the block, and {taken} is taken")
 
     def _note_wrap(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers], found: Numbers) -> None:
         dtype = equation.outvars[0].aval.dtype
@@ -68,7 +68,9 @@ class Recorded(Doubles):
         exact = exact if isinstance(exact, np.ndarray) else exact[0]
         wraps = mask_active(env, found != exact)
         if wraps.any():
-            self.lines.append(f"wraps: {place(equation)} is {exact[wraps][0]}, and {found[wraps][0]} in {dtype}")
+            self.lines.append(
+                f"wraps: {self.traced.place(equation)} is {exact[wraps][0]}, and {found[wraps][0]} in {dtype}"
+            )
 
 
 def _is_narrow(aval: Any) -> bool:
@@ -80,12 +82,12 @@ def _has_nan(x: Numbers) -> bool:
     return x.dtype.kind in "fc" and bool(np.isnan(x).any())
 
 
-def recorded(violation: LawViolation, *, not_a_number: bool) -> list[str]:
-    """The first line on what may explain wrong results, such as the first `not_a_number`; empty if there is none."""
+def recorded(violation: LawViolation) -> Recorded | None:
+    """Records a run of the failure in double precision, as far as it comes; None where it cannot be run."""
     if violation.data is None or not has_wrong_values(violation):
-        return []
-    record = Recorded()
+        return None
+    program = program_of(violation.implementation, violation.case)
+    record = Recorded(traced=Traced(violation.case, program.equations))
     with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
-        program = program_of(violation.implementation, violation.case)
         run_in_doubles(program, *operands(violation.case, violation.data), arithmetic=record)
-    return (record.numbers if not_a_number else record.lines)[:1]
+    return record

@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
-from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.jaxprs import equations as within
-from shardproof.properties.engines.simulate.jaxprs import subjaxprs
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.runs import INTERPRETER
@@ -37,15 +33,11 @@ from shardproof.properties.report.diagnosis.changes import (
     Traced,
     changes_of,
     gives_floats,
-    place,
     run_in_doubles,
 )
 from shardproof.properties.report.diagnosis.runs import MOST, enlarge
 from shardproof.properties.runner.neighbours import fitting_cases, resize_mesh
 from shardproof.properties.runner.preconditions import check_case
-
-UNKNOWN = "an unknown place"
-"""The `location` of an equation without one."""
 
 MOST_CHANGES = 400
 """The most changes that are tried."""
@@ -123,7 +115,7 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
         if not wrong[0].holds(places, change) or not helps(trials, places, change):
             continue
         if all(any(helps(more, *one) for one in same.get(_key(text), ())) for more, same in others):
-            return text.replace(UNKNOWN, _called_at(program.equations, places[0])), places, change
+            return text, places, change
     return None
 
 
@@ -160,13 +152,6 @@ def _key(text: str) -> str:
     return re.sub(r"^\d+ times|, with p=\d+|of its operand \(.*?\)", "", text)
 
 
-def _called_at(equations: Sequence[Any], number: int) -> str:
-    """The innermost known place from which an equation of one of JAX's own functions is called."""
-    around = [e for e in equations if any(equations[number] is one for inner in subjaxprs(e) for one in within(inner))]
-    known = [location(e).rpartition("/")[2] for e in around]
-    return next((text for text in reversed(known) if text != UNKNOWN), UNKNOWN)
-
-
 def program_of(implementation: Implementation, case: Case) -> Simulated:
     """A case's program, as the interpreter runs it."""
     prepared = ready("value", implementation, case, INTERPRETER).prepared
@@ -198,7 +183,8 @@ def rounds_at(violation: LawViolation) -> str:
     bound = 0 if difference.bound is None else np.abs(difference.bound)
     with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
         program, arrays = program_of(violation.implementation, case), operands(case, data)
-        groups = Traced(case, program.equations).groups(lambda e: gives_floats(e) and not calls(e))
+        traced = Traced(case, program.equations)
+        groups = traced.groups(lambda e: gives_floats(e) and not calls(e))
         found = [(np.dtype(program.equations[at[0]].outvars[0].aval.dtype), at) for at in groups]
         # the narrowest first, and of these the one that comes first
         for dtype, places in sorted(found, key=lambda one: -unit_roundoff(one[0]))[:MOST_CHANGES]:
@@ -206,5 +192,5 @@ def rounds_at(violation: LawViolation) -> str:
             blocks = all_blocks(case, run_in_doubles(program, *arrays, change=change)[difference.leaf])
             off = np.abs(blocks - difference.expected.astype(blocks.dtype))
             if ((off > bound) & difference.wrong).any():
-                return f"{place(program.equations[places[0]])} rounds to {dtype.name}"
+                return f"{traced.place(program.equations[places[0]])} rounds to {dtype.name}"
     return ""

@@ -599,6 +599,17 @@ def test_a_format_has_the_numbers_of_its_dtype(dtype: str) -> None:
     assert abs(np.mean((rounded - x) / x)) < 4 * to.unit
 
 
+def test_a_product_of_doubles_is_not_exact_by_coincidence() -> None:
+    """One in eight has no more digits than the format in which samples of doubles are rounded."""
+    x = np.random.default_rng(0).standard_normal((4, 4096))
+    with jax.enable_x64(True):
+        program = simulate.prepare(lambda a, b, c, d: a * b + c * d, *x)
+    (samples,) = run_samples(program, [[*x]], Sampled(charges=OWN), SAMPLES)[0]
+    assert (samples.max(axis=0) > samples.min(axis=0)).all()
+    (samples,) = run_samples(program, [[*np.rint(1000 * x)]], Sampled(charges=OWN), SAMPLES)[0]
+    assert (samples.max(axis=0) == samples.min(axis=0)).all()
+
+
 def test_samples_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are rounded in parts, for the caches, are as those that are rounded at once."""
     x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)

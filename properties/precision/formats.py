@@ -1,5 +1,6 @@
 """Floating-point formats: how a double is rounded to one of them, at random, and to which one operations are."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -52,12 +53,14 @@ class Format:
         smallest: its smallest positive number.
         normal: below this, backends may take a number for zero; 0: they do not.
         largest: its largest finite number.
+        certain: a number with no more digits was not rounded; 0: as many as the mantissa has.
     """
 
     digits: int
     smallest: float
     normal: float
     largest: float
+    certain: int = 0
 
     @property
     def unit(self) -> float:
@@ -76,10 +79,11 @@ def format_of(dtype: np.dtype) -> Format:
     return Format(digits, 2 * tiny(real), normal, largest_finite(real))
 
 
-DOUBLE = Format(50, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
-"""The format in place of doubles where samples of them are rounded, which are doubles themselves."""
+DOUBLE = Format(50, 2.0**-1000, 0.0, float(np.finfo(np.float64).max), certain=32)
+"""The format in place of doubles where samples of them are rounded, which are doubles themselves: one in eight has no
+more digits by coincidence, though it was rounded where it was computed."""
 
-NEARLY_DOUBLE = Format(42, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
+NEARLY_DOUBLE = dataclasses.replace(DOUBLE, digits=42)
 """The format of doubles where it is asked what their own roundings may come to: 2,000 times as coarse as they."""
 
 
@@ -122,13 +126,13 @@ def _places(first: int, samples: int, rank: int) -> np.ndarray:
 
 
 Survey = tuple[Numbers, Numbers, Numbers]
-"""Of doubles, the steps of a format there, where they are finite and none of its numbers, and where below its range."""
+"""Of doubles, the steps of a format there, where they are finite and may be rounded, and where below its range."""
 
 
 def _survey(x: Numbers, to: Format) -> Survey | None:
     """What is to be rounded, or None if nothing is."""
     step, size = _step(x, to), np.abs(x)
-    whole = x / step
+    whole = x / (step * 2.0 ** (to.digits - to.certain) if to.certain else step)
     rounds = np.rint(whole) != whole
     rounds &= size < np.inf
     small = (size < to.normal) & (size > 0)

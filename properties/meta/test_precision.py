@@ -301,6 +301,18 @@ def test_data_sets_that_are_run_together_have_the_results_that_they_have_alone(n
             np.testing.assert_array_equal(one[0], other, strict=True)
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_data_sets_that_are_sampled_together_are_rounded_as_each_is_alone(name: str) -> None:
+    """Though devices hold the same numbers in one of them, and another is exact."""
+    program = prepared(name, "float32", False).live()
+    whole, sets = np.arange(16, dtype=np.float32).reshape(4, 4), [drawn(seed, 1.0, "float32") for seed in (1, 2)]
+    sets.insert(1, [whole - 7, 0 * whole])
+    together = run_samples(program, sets, Sampled(charges=OWN), SAMPLES)
+    for arrays, found in zip(sets, together, strict=True):
+        for one, other in zip(found, run_samples(program, [arrays], Sampled(charges=OWN), SAMPLES)[0], strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+
+
 ON_DEVICES = (
     *("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "unchecked sums", "ragged exchange"),
     *("branches of devices", "nested"),

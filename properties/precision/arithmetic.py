@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.oracles.layout import nan_equal
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.elementwise import WIDE as DIRECT
 from shardproof.properties.engines.simulate.elementwise import aligned
@@ -270,19 +269,28 @@ class Sampled(Doubles):
             return to
         return min(to, format_of(np.dtype(self.charges.sums)), key=lambda one: one.unit)
 
+    def _place(self, equation: Any) -> list[int]:
+        """The place from which an equation takes the next numbers."""
+        return self.turns[id(equation)]
+
     def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
         """Numbers of [0, 1), which broadcast to an array; devices that have the same numbers round them equally."""
-        replicated = {
-            d for d in range(1, env.lead) if x.shape[d] > 1 and is_replicated(x[:1], d) and is_replicated(x, d)
-        }
-        shape = [1 if d in replicated else n for d, n in enumerate(x.shape)]
-        count, place = math.prod(shape[1:]), self.turns.setdefault(id(equation), [len(self.turns) * STRIDE])
-        start, pool = place[0] % PLACES, chances(self.samples)[self.chosen.start : self.chosen.stop]
+        place, pool = self._place(equation), chances(self.samples)[self.chosen.start : self.chosen.stop]
+        start, known, drawn = place[0] % PLACES, dict[tuple[bool, ...], Numbers](), []
         place[0] += TURN
-        left = start + count - PLACES  # these go on from the first place, once more after all of them
-        parts = [pool[:, start : start + count], *(pool[:, : left - k] for k in range(0, left, PLACES))]
-        drawn = (np.concatenate(parts, axis=1) if left > 0 else parts[0]).reshape(len(pool), *shape[1:])
-        return np.concatenate([drawn] * self.sets) if self.sets > 1 else drawn
+        repeats = [repeated(x, d, self.sets) for d in range(1, env.lead)]
+        for each in zip(*repeats, strict=True) if repeats else [()]:
+            if each not in known:
+                shape = [1 if d <= len(each) and each[d - 1] else n for d, n in enumerate(x.shape) if d]
+                count = math.prod(shape)
+                left = start + count - PLACES  # these go on from the first place, once more after all of them
+                parts = [pool[:, start : start + count], *(pool[:, : left - k] for k in range(0, left, PLACES))]
+                known[each] = (np.concatenate(parts, axis=1) if left > 0 else parts[0]).reshape(len(pool), *shape)
+            drawn.append(known[each])
+        if len(known) > 1:
+            drawn = [np.broadcast_to(one, (len(pool), *x.shape[1:])) for one in drawn]
+        drawn *= self.sets // len(drawn)
+        return np.concatenate(drawn) if len(drawn) > 1 else drawn[0]
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
         """The results of an equation, as of `Doubles`.
@@ -304,7 +312,11 @@ class Sampled(Doubles):
 
     def _round(self, env: Env, equation: Any, x: Numbers, to: Format) -> Numbers:
         # a fourth stays between two numbers: what depends on any rounding moves there, however few numbers are near
-        return round_at_random(x, to, functools.partial(self._chance, env, equation), numbers=self.chosen)
+        place, chance = self._place(equation), functools.partial(self._chance, env, equation)
+        after = place[0] + TURN
+        found = round_at_random(x, to, chance, numbers=self.chosen)
+        place[0] = after  # whether or not anything was drawn: the next is as if the data set were alone
+        return found
 
     def _noise(
         self, env: Env, equation: Any, x: Numbers, unit: float, size: Numbers, where: Numbers = np.True_
@@ -312,6 +324,7 @@ class Sampled(Doubles):
         """Numbers that are off by up to `unit` times a size in some places, each sample by as much as it happens."""
         size, where = (np.reshape(y, (1,) * (x.ndim - np.ndim(y)) + np.shape(y)) for y in (size, where))
         if not np.logical_and(size, where).any():
+            self._place(equation)[0] += TURN * (1 + (x.dtype.kind == "c"))
             return x
         x = np.broadcast_to(x, np.broadcast(x, size, where).shape)
         chance = self._chance(env, equation, x)
@@ -442,10 +455,16 @@ ADDITIONS = ("add", "add_any", "sub")
 MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a constant XLA takes the reciprocal
 
 
-def is_replicated(x: Numbers, dimension: int) -> bool:
-    """True if all along a dimension is equal."""
+def repeated(x: Numbers, dimension: int, sets: int) -> list[bool]:
+    """Whether all along a dimension is equal, for each data set of the first dimension, or for all of them at once."""
+    count = sets if len(x) > 1 else 1
+    if x.shape[dimension] == 1:
+        return [False] * count
     first = x[(*(slice(None),) * dimension, slice(1))]
-    return bool((x == first).all() or nan_equal(x, first).all())
+    same = x == first
+    if not same.all():
+        same |= np.isnan(x) & np.isnan(first)
+    return [bool(rows.all()) for rows in same.reshape(count, -1)]
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:

@@ -254,7 +254,7 @@ def spread_of(samples: np.ndarray, double: np.ndarray, *, weighted: bool = False
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where(np.isfinite(samples), np.abs(samples - double), 0.0)
         if len(samples) > 1:
-            off[0] = 0.0
+            off[0] = np.where(np.isnan(off[0]), off[0], 0.0)  # a number where doubles have none is no rounding
         if weighted:
             off[::2] *= LARGER
         spread = off.max(axis=0, initial=0.0)

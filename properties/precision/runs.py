@@ -39,6 +39,7 @@ from shardproof.properties.precision.arithmetic import (
     MULTIPLIES,
     ONLY_MOVES,
     PRODUCTS,
+    STRIDE,
     SUMS,
     Doubles,
     EndlessLoop,
@@ -298,7 +299,8 @@ def _run_part(
 ) -> list[list[np.ndarray]]:
     """The results of some of the samples of each data set."""
     if isinstance(arithmetic, Sampled):
-        new: dict[str, Any] = {"inexact": {}, "turns": {}, "marks": {}, "steps": {}}
+        turns = {id(e): [i * STRIDE] for i, e in enumerate(equations(program.closed_jaxpr))}
+        new: dict[str, Any] = {"inexact": {}, "turns": turns, "marks": {}, "steps": {}}
         arithmetic = dataclasses.replace(arithmetic, samples=samples, chosen=chosen, sets=len(sets), **new)
     count = len(chosen)
     columns = zip(*map(program.typed, sets), strict=True)

@@ -23,7 +23,6 @@ from shardproof.properties.cases.chain import (
     in_order,
     in_words,
     is_drawn,
-    links,
 )
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains, chains
@@ -55,7 +54,7 @@ def test_a_chain_shrinks_to_the_one_link_that_matters(what: str, name: str) -> N
 def test_a_chain_of_two_shrinks_to_two(what: str) -> None:
     """A failure that needs two batches shrinks to two links, both of which batch."""
     drawn_ones = chains(Chains(AROUND[what]))
-    found = find(drawn_ones, lambda chain: sum(link.batched for link in links(chain)) == MOST_BATCHED)
+    found = find(drawn_ones, lambda chain: sum(LINKS[name].batched for name in chain) == MOST_BATCHED)
     assert len(found) == MOST_BATCHED
 
 

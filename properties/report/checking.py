@@ -16,8 +16,8 @@ from typing import Any, Unpack
 import jax
 import pytest
 
+from shardproof.oracles.dtypes import WIDE
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law

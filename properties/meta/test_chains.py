@@ -34,7 +34,7 @@ from shardproof.properties.laws.drawing import AROUND_DERIVATIVES, AROUND_VALUES
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 

@@ -32,9 +32,8 @@ from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.given import Given, user_implementation
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.search import find_violation

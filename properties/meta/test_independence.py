@@ -23,7 +23,7 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 
 MESH = MeshCase(("dp", "tp"), (2, 3))
 CONTRACTS_OF = (*PARAMETERS, "ragged_all_to_all")

@@ -13,7 +13,7 @@ from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 SEED = 0

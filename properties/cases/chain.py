@@ -169,12 +169,6 @@ def is_excluded(name: str, chain: Chain) -> bool:
     return any(name in others and not excluding.isdisjoint(chain) for excluding, others, _ in NEVER_BOTH)
 
 
-def is_drawn(outer: str, inner: str) -> bool:
-    """True if a program is drawn that has one link around another."""
-    ordered = in_order((outer, inner)) == (outer, inner)
-    return ordered and not is_excluded(outer, (inner,)) and not is_excluded(inner, (outer,))
-
-
 def check_chain(chain: Sequence[str]) -> None:
     """Raises ValueError unless a chain is one that can be drawn."""
     for name in chain:

@@ -18,8 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, check_axes, refuse
-from shardproof.impl.collectives import cast_varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import accumulator, cast_varying
 from shardproof.impl.optimisers import Tree
 from shardproof.impl.training import shown
 

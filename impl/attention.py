@@ -13,8 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, check_shape, raise_unsupported
-from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, permute
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, all_gather, all_to_all, axis_index, permute
 from shardproof.impl.indices import remainder
 from shardproof.impl.rings import align_types, pass_round
 

@@ -67,6 +67,12 @@ def cast_varying(x: Blocks, axes: Collection[str]) -> Blocks:
     return jax.tree.map(cast, x)
 
 
+def accumulator(*operands: Array) -> Any:
+    """The dtype in which products are added up: float32 for 16-bit floats, the operands' own otherwise."""
+    dtype = jnp.result_type(*operands)
+    return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else dtype
+
+
 def axis_index(axis_name: AxisName) -> Int[Array, ""]:
     """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`."""
     return lax.axis_index(check_axes("axis_index", axis_name))

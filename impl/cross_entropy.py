@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_kind, check_rank, check_shape, refuse
-from shardproof.impl.collectives import Block, axis_index, cast_varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, axis_index, cast_varying
 from shardproof.impl.rings import align_types, multiply
 
 

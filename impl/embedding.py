@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, axis_index, cast_varying, varying
 
 
 def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape
-from shardproof.impl.collectives import Block, cast_varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, cast_varying
 
 
 def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import accumulator
 from shardproof.impl.rings import multiply
 
 Layer = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]

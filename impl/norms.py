@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_shape, refuse
-from shardproof.impl.collectives import Block, cast_varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, cast_varying
 
 
 def global_norm(x: Block, axis_name: AxisName) -> Block:

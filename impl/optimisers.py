@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import accumulator
 from shardproof.impl.model import wide
 
 Tree: TypeAlias = PyTree[Shaped[Array, "..."]]

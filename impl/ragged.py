@@ -17,8 +17,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, refuse, refuse_batches
-from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, all_gather, all_to_all, cast_varying, varying
 from shardproof.impl.indices import quotient
 from shardproof.impl.rings import align_types
 

@@ -10,8 +10,7 @@ from jax import lax
 from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying, permute, varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, Blocks, accumulator, axis_index, cast_varying, permute, varying
 from shardproof.impl.indices import around
 
 Left = Shaped[Array, "*batch _ _"]

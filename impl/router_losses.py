@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, is_integer, refuse
-from shardproof.impl.collectives import Block, cast_varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, cast_varying
 
 
 def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:

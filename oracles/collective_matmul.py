@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands
 from shardproof.oracles.dtypes import round_to
+from shardproof.oracles.layout import Axes, Blocks, Operands
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.whole import Arrays, OfParticipants
 

@@ -17,13 +17,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from shardproof.oracles.dtypes import is_float, round_to, wide
-from shardproof.oracles.mesh import MeshCase, as_axes
-
-Blocks = Shaped[np.ndarray, "..."]
-Axes = str | Iterable[str]
-Operands = Sequence[Blocks]
-Tangents = Sequence[Any]
-"""Blocks, and None for operands that have no gradient."""
+from shardproof.oracles.layout import Axes, Blocks, mesh_first, participants_first
+from shardproof.oracles.mesh import MeshCase
 
 Groups = Sequence[Sequence[int]] | None
 Exchange = Callable[[np.ndarray], np.ndarray]
@@ -31,26 +26,6 @@ Exchange = Callable[[np.ndarray], np.ndarray]
 
 class GroupMismatch(ValueError):
     """Blocks or groups that do not fit the participants among which they are exchanged."""
-
-
-def participants_first(blocks: Blocks, mesh: MeshCase, axes: Axes) -> np.ndarray:
-    """Blocks as `[p, others, *block]`: by the logical index over `axes`, and by all remaining devices."""
-    order = _axes_first(mesh, axes)
-    rank, p = len(mesh.sizes), mesh.axis_size(axes)
-    moved = blocks.transpose(*order, *range(rank, blocks.ndim))
-    return moved.reshape(p, mesh.size // p, *blocks.shape[rank:])
-
-
-def mesh_first(participants: np.ndarray, mesh: MeshCase, axes: Axes) -> Blocks:
-    """The inverse of `participants_first`."""
-    order = _axes_first(mesh, axes)
-    blocks = participants.reshape(*(mesh.sizes[i] for i in order), *participants.shape[2:])
-    return blocks.transpose(*np.argsort(order), *range(len(order), blocks.ndim))
-
-
-def _axes_first(mesh: MeshCase, axes: Axes) -> list[int]:
-    names = as_axes(axes)
-    return [mesh.axis_names.index(name) for name in (*names, *(n for n in mesh.axis_names if n not in names))]
 
 
 def among_participants(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:

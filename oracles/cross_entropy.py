@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.dtypes import widen
+from shardproof.oracles.layout import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.whole import Arrays, OfParticipants
 

@@ -7,6 +7,26 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+WIDE = ("float64", "int64", "complex128", "uint64")
+"""The dtypes that JAX only has under `jax.enable_x64`."""
+
+FAMILIES = (
+    ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"),
+    ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4", "int64", "uint64"),
+    ("bool", "complex64", "complex128"),
+)
+"""A family is drawn first: the rare kinds fail in ways of their own. The simplest dtype of each is the first."""
+
+ALL = tuple(name for family in FAMILIES for name in family if name not in WIDE)
+"""The dtypes that JAX has without an option. int2 crashes XLA:CPU (see the known defects)."""
+
+
+def as_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a name, ml_dtypes' own included; raises ValueError if there is none."""
+    if name not in (*ALL, *WIDE):
+        raise ValueError(f"dtype={name!r}: expected one of {', '.join((*ALL, *WIDE))}")
+    return np.dtype(getattr(ml_dtypes, name, name))
+
 
 def is_float(dtype: np.dtype) -> bool:
     """True if `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.

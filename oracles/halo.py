@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, among_participants
+from shardproof.oracles.collectives import among_participants
 from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import Axes, Blocks, Operands
 from shardproof.oracles.mesh import MeshCase
 
 

@@ -22,6 +22,13 @@ Entries = tuple[tuple[str, ...], ...]
 """The same, with the mesh axes that split each dimension, in their order."""
 
 
+Blocks = Shaped[np.ndarray, "..."]
+Axes = str | Iterable[str]
+Operands = Sequence[Blocks]
+Tangents = Sequence[Any]
+"""Blocks, and None for operands that have no gradient."""
+
+
 class ReplicaMismatch(ValueError):
     """Devices that a layout says hold the same block hold different ones."""
 
@@ -156,3 +163,23 @@ def logical_index(mesh: MeshCase, coordinates: Sequence[int], axis_name: str | I
     at = dict(zip(mesh.axis_names, coordinates, strict=True))
     axes = as_axes(axis_name)
     return sum(at[name] * math.prod(mesh.shape[n] for n in axes[i + 1 :]) for i, name in enumerate(axes))
+
+
+def participants_first(blocks: Blocks, mesh: MeshCase, axes: Axes) -> np.ndarray:
+    """Blocks as `[p, others, *block]`: by the logical index over `axes`, and by all remaining devices."""
+    order = _axes_first(mesh, axes)
+    rank, p = len(mesh.sizes), mesh.axis_size(axes)
+    moved = blocks.transpose(*order, *range(rank, blocks.ndim))
+    return moved.reshape(p, mesh.size // p, *blocks.shape[rank:])
+
+
+def mesh_first(participants: np.ndarray, mesh: MeshCase, axes: Axes) -> Blocks:
+    """The inverse of `participants_first`."""
+    order = _axes_first(mesh, axes)
+    blocks = participants.reshape(*(mesh.sizes[i] for i in order), *participants.shape[2:])
+    return blocks.transpose(*np.argsort(order), *range(len(order), blocks.ndim))
+
+
+def _axes_first(mesh: MeshCase, axes: Axes) -> list[int]:
+    names = as_axes(axes)
+    return [mesh.axis_names.index(name) for name in (*names, *(n for n in mesh.axis_names if n not in names))]

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, mesh_first, participants_first
 from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.layout import Axes, Blocks, Operands, mesh_first, participants_first
 from shardproof.oracles.mesh import MeshCase
 
 Arrays = Sequence[Any]

@@ -152,7 +152,8 @@ def check(
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program; FILE.py in place of MODULE is taken.
     """
-    from shardproof.properties.report.checking import check_implementation, warn_once
+    from shardproof.properties.report.checking import check_implementation
+    from shardproof.properties.report.progress import warn_once
     from shardproof.properties.runner.given import Given
     from shardproof.properties.runner.platforms import make_devices
 

@@ -39,8 +39,7 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
     join_parts,
     parts_of_terms,
 )
-from shardproof.impl.collectives import Block
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator
 from shardproof.impl.rings import (
     UNROLLED,
     Left,

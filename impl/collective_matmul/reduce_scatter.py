@@ -31,8 +31,7 @@ from shardproof.impl.collective_matmul.all_gather import (
     ring_all_gather_matmul_lhs_contracting,
 )
 from shardproof.impl.collective_matmul.operands import Sums, check_operands
-from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, all_gather_invariant, all_reduce, axis_index
 from shardproof.impl.indices import around
 from shardproof.impl.rings import (
     WAYS,

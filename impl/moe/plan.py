@@ -14,8 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_floating, check_rank, refuse
-from shardproof.impl.collectives import Block, all_to_all, axis_index, cast_varying, varying
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator, all_to_all, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights

@@ -14,8 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import check_floating, check_rank, is_integer, refuse
-from shardproof.impl.collectives import Block
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import Block, accumulator
 
 
 @jax.tree_util.register_dataclass

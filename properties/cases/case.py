@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from shardproof.oracles.dtypes import WIDE, as_dtype
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.chain import (
     BATCH,
     COMPOSE,
+    LINKS,
     NESTED,
     OUTSIDE,
     SPMD,
@@ -26,10 +28,8 @@ from shardproof.properties.cases.chain import (
     Link,
     check_chain,
     in_words,
-    links,
 )
 from shardproof.properties.cases.data import MOST_SEED, Data, generate
-from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
 MOST_RANK, MOST_ELEMENTS = 16, 2**27
 """The most dimensions of a case that is read from a file, and the most elements of an operand on all devices."""
@@ -177,7 +177,7 @@ class Case:
     @property
     def links(self) -> tuple[Link, ...]:
         """The transformations around the call."""
-        return links(self.chain)
+        return tuple(LINKS[name] for name in self.chain)
 
     @property
     def calls(self) -> int:

@@ -132,25 +132,20 @@ DERIVING = tuple(name for name, link in LINKS.items() if link.derives)
 """The links that differentiate inside of `shard_map`."""
 
 
-def links(chain: Chain) -> tuple[Link, ...]:
-    """The links that a chain names."""
-    return tuple(LINKS[name] for name in chain)
-
-
 def in_order(names: Iterable[str]) -> Chain:
     """A chain of these links: those about the whole program outermost and once, and no more that batch than may."""
     some = list(names)
     whole = [name for name, link in LINKS.items() if link.whole and name in some]
     chain: list[str] = []
     for name in (*whole, *(name for name in some if not LINKS[name].whole)):
-        if not LINKS[name].batched or sum(link.batched for link in links(tuple(chain))) < MOST_BATCHED:
+        if not LINKS[name].batched or sum(LINKS[one].batched for one in chain) < MOST_BATCHED:
             chain.append(name)
     return tuple(chain[:MOST_LINKS])
 
 
 def leaves_an_axis(chain: Chain) -> bool:
     """True if a link needs an axis of the mesh which a collective does not name."""
-    return any(link.leaves_an_axis for link in links(chain))
+    return any(LINKS[name].leaves_an_axis for name in chain)
 
 
 OF_DERIVATIVES = frozenset(name for name, link in LINKS.items() if link.of_derivative)
@@ -172,12 +167,6 @@ NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
 def is_excluded(name: str, chain: Chain) -> bool:
     """True if another link of a chain excludes one from it."""
     return any(name in others and not excluding.isdisjoint(chain) for excluding, others, _ in NEVER_BOTH)
-
-
-def is_drawn(outer: str, inner: str) -> bool:
-    """True if a program is drawn that has one link around another."""
-    ordered = in_order((outer, inner)) == (outer, inner)
-    return ordered and not is_excluded(outer, (inner,)) and not is_excluded(inner, (outer,))
 
 
 def check_chain(chain: Sequence[str]) -> None:

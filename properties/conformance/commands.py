@@ -14,6 +14,7 @@ from shardproof.properties.conformance import report
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Outcome, Search
 from shardproof.properties.conformance.workers import Where, Workers
+from shardproof.properties.performance import tables
 
 DEVICES_OF = {"gpu": "cuda or rocm"}
 """The platforms of JAX that another name stands for; its error names the last of them alone."""
@@ -90,7 +91,7 @@ def search(
     finally:
         workers.close()
         progress.erase()
-    click.echo(report.table(outcome))
+    click.echo(tables.aligned(report.rows(outcome)))
     click.echo(report.summary(outcome))
     for path in report.write_scripts(outcome, scripts):
         click.echo(f"python {path}")

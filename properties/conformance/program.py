@@ -1,5 +1,6 @@
 """A program of global arrays as data, and the plain JAX that it is written as."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,9 +49,7 @@ class Input(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The expression that makes it, in NumPy."""
-        count = 1
-        for size in self.shape:
-            count *= size
+        count = math.prod(self.shape)
         rng = f"np.random.default_rng({self.seed})"
         if isinstance(self.data, str):
             made = f"{rng}.permutation({count})" if self.seed else f"np.arange({count})"
@@ -102,10 +101,7 @@ class Program(msgspec.Struct, frozen=True):
     @property
     def devices(self) -> int:
         """How many devices the mesh has."""
-        count = 1
-        for size in self.mesh.values():
-            count *= size
-        return count
+        return math.prod(self.mesh.values())
 
     @property
     def operations(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
-from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
+from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Input, Output, Program, Step, Value, line
 
 SMALL: tuple[dict[str, int], ...] = ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3})
@@ -182,6 +182,3 @@ def programs(
         seed(random_seed * 1009 + i)(collect)()
         found += drawn[:1]
     return found
-
-
-__all__ = ["TEMPLATES", "draw_program", "infer_results", "programs"]

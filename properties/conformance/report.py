@@ -9,6 +9,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance.exhaustive import Reached
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Outcome
+from shardproof.properties.performance import tables
 
 COLUMNS = ("Auto", "gradient, Auto", "vmap, Auto", "Explicit", "gradient, Explicit", "vmap, Explicit", "reduced")
 
@@ -37,20 +38,12 @@ def rows(outcome: Outcome) -> Iterator[list[str]]:
             yield [name, *cells]
 
 
-def table(outcome: Outcome) -> str:
-    """The table in plain text."""
-    made = [*rows(outcome)]
-    widths = [max(len(row[i]) for row in made) for i in range(len(made[0]))]
-    return "\n".join("  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in made)
-
-
 def markdown(outcome: Outcome) -> str:
     """The table of a page, of those operations alone that are not right everywhere."""
     head, *others = rows(outcome)
     kept = [row for row in others if any(text and not text.startswith("right") for text in row[1:])]
-    lines = [head, ["---"] * len(head), *([f"`{row[0]}`", *row[1:]] for row in kept)]
+    text = tables.markdown(head, ([f"`{row[0]}`", *row[1:]] for row in kept))
     right = [f"`{row[0]}`" for row in others if row not in kept]
-    text = "\n".join(f"| {' | '.join(row)} |" for row in lines)
     return f"{text}\n\nRight in this run: {', '.join(right)}."
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from shardproof.properties.conformance.drawing import Unsuited
-from shardproof.properties.conformance.program import LAYOUTS, Input, Output, Program, Spec, Step, Value, integers
+from shardproof.properties.conformance.program import LAYOUTS, Input, Output, Program, Spec, Value, integers
 from shardproof.properties.conformance.programs import infer_results
 from shardproof.properties.conformance.running import Verdict
 
@@ -270,6 +270,3 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
         else:
             break
     return found
-
-
-__all__ = ["Shrunk", "Step", "infer_types", "is_same", "moves", "normalize_message", "shrink"]

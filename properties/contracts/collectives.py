@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from shardproof.impl.halo import halo_exchange
 from shardproof.oracles import collectives as values
 from shardproof.oracles import halo
-from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
+from shardproof.oracles.dtypes import as_dtype, is_float, is_integer, is_signed, width
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes, kinds_of, permutations_of_participants, shapes
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import (
     DIMENSION,

@@ -262,6 +262,30 @@ class Oracle:
     holds: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], str] | None = None
 
 
+def of_blocks(oracle: Any, call: Call) -> Oracle:
+    """An oracle of cases made of an object with three methods, on blocks `[*mesh.sizes, *block]`.
+
+    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results, `pushforward(operands,
+    tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of operands that have no
+    gradient they are None.
+    """
+
+    def value(case: Case, xs: Sequence[Blocks]) -> list[np.ndarray]:
+        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
+
+    def pushforward(case: Case, xs: Sequence[Blocks], tangents: Sequence[Blocks]) -> list[np.ndarray]:
+        along: list[np.ndarray | None] = [None] * len(xs)
+        for i, tangent in zip(call.moving(case), tangents, strict=True):
+            along[i] = tangent
+        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
+
+    def pullback(case: Case, xs: Sequence[Blocks], cotangents: Sequence[Blocks]) -> list[np.ndarray]:
+        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
+        return [pulled[i] for i in call.moving(case)]
+
+    return Oracle(value, pushforward, pullback)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Contract:
     """One operation."""

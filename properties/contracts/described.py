@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import WIDE, as_dtype, is_float
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
 AXIS = "axis_name"
 """The one axis tuple of an operation without roles of its own, and the role of what is shared along it."""

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from shardproof.impl import sequence_parallel
 from shardproof.oracles import collective_matmul as values
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import as_dtype, is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import DIMENSION, Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import added_up, replicas

@@ -14,7 +14,16 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import COMPOSE, DERIVING, UNCHECKED, Chain
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation, at_least_a_byte
+from shardproof.properties.contracts.contract import (
+    Call,
+    Contract,
+    Option,
+    Oracle,
+    Scope,
+    Violation,
+    at_least_a_byte,
+    of_blocks,
+)
 from shardproof.properties.contracts.described import AXIS, Array, Dimension, Signature
 from shardproof.properties.contracts.drawing import (
     LEADING,
@@ -34,7 +43,7 @@ from shardproof.properties.contracts.roles import (
     meshes_and_roles,
     sizes_of_dimensions,
 )
-from shardproof.properties.contracts.whole import fitting, kept_by, of_blocks, placed_by, reference_oracle
+from shardproof.properties.contracts.whole import fitting, kept_by, placed_by, reference_oracle
 
 INDEPENDENT = "independent_operands"
 BASIC = frozenset({"explained_errors", "replicated_operands", "x64"})

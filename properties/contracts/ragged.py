@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
-from shardproof.oracles.collectives import participants_first
-from shardproof.oracles.layout import unshard
+from shardproof.oracles.layout import participants_first, unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG

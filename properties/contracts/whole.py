@@ -13,33 +13,9 @@ from shardproof.oracles.layout import ReplicaMismatch, block_shape, enter, leave
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.whole import Arrays, OfWholes
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.contracts.contract import Blocks, Call, Kept, Oracle, replace_leaves
+from shardproof.properties.contracts.contract import Blocks, Kept, Oracle, replace_leaves
 from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
 from shardproof.properties.contracts.roles import axes_of
-
-
-def of_blocks(oracle: Any, call: Call) -> Oracle:
-    """An oracle of cases made of an object with three methods, on blocks `[*mesh.sizes, *block]`.
-
-    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results, `pushforward(operands,
-    tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of operands that have no
-    gradient they are None.
-    """
-
-    def value(case: Case, xs: Arrays) -> list[np.ndarray]:
-        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
-
-    def pushforward(case: Case, xs: Arrays, tangents: Arrays) -> list[np.ndarray]:
-        along: list[np.ndarray | None] = [None] * len(xs)
-        for i, tangent in zip(call.moving(case), tangents, strict=True):
-            along[i] = tangent
-        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
-
-    def pullback(case: Case, xs: Arrays, cotangents: Arrays) -> list[np.ndarray]:
-        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-        return [pulled[i] for i in call.moving(case)]
-
-    return Oracle(value, pushforward, pullback)
 
 
 def reference_oracle(name: str, reference: OfWholes, signatures: Sequence[Signature]) -> Oracle:

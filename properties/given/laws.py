@@ -17,7 +17,8 @@ from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.isolation import check_isolated, unending
-from shardproof.properties.runner.search import Finding, structures_in_force
+from shardproof.properties.runner.profiles import structures_in_force
+from shardproof.properties.runner.search import Finding
 
 REPORTED = pytest.StashKey[defaultdict[Source, ReportedCauses]]()
 """The causes that were reported of each function in this run, or in this worker of it."""

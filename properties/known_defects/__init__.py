@@ -10,10 +10,9 @@ from shardproof.properties.known_defects.excuses import (
     at_fault,
     excuse,
     excuse_without_compiling,
-    find_aborting,
     find_fatal,
 )
-from shardproof.properties.known_defects.registry import DEFECTS, Defect, release
+from shardproof.properties.known_defects.registry import DEFECTS, Defect, find_aborting, release
 
 __all__ = [
     "DEFECTS",

@@ -10,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.engines.engine import MODES, ready
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, raised_in
-from shardproof.properties.known_defects.registry import DEFECTS, Defect
+from shardproof.properties.known_defects.registry import DEFECTS, Defect, find_aborting
 from shardproof.properties.laws.law import Check, Law, Verdict
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, NotRun, SuiteError
@@ -57,26 +57,13 @@ def excuse(
     return None
 
 
-def find_aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
-    """The known defect that would end the process on this case, if there is one.
-
-    If a user's function runs in this process, a suspected defect is enough.
-    """
-    here = not implementation.built_in and implementation.given is None
-    dangerous = (defect for defect in DEFECTS.values() if defect.aborts is not None and defect.aborts(case))
-    suspected = (defect for defect in dangerous if defect.is_in(engine))
-    found = (one for one in suspected if at_fault(one, law, implementation, case, engine, ended=here) is not None)
-    return next(found, None)
-
-
 def find_fatal(case: Case, words: bytes) -> Defect | None:
     """The known defect that may have ended a process on this case, by the process's last words, if there is one.
 
     It may be of any engine, since programs without a rule in the interpreter are compiled in its process. `at_fault`
     decides in a process of its own whether the program is at fault.
     """
-    dangerous = (one for one in DEFECTS.values() if one.aborts is not None and one.aborts(case))
-    dangerous = (one for one in dangerous if one.words and one.words.encode() in words)
+    dangerous = (one for one in find_aborting(case) if one.words and one.words.encode() in words)
     return next((one for one in dangerous if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 

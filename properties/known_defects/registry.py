@@ -379,3 +379,8 @@ EXCUSING = (
 _EXCUSING = {defect.name for defect in EXCUSING}
 _SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - OWN)
 DEFECTS = {one.name: one for one in (*EXCUSING, *(Defect(name) for name in _SCRIPTS if name not in _EXCUSING))}
+
+
+def find_aborting(case: Case) -> list[Defect]:
+    """The known defects that may end the process on this case, if its program is at fault."""
+    return [defect for defect in DEFECTS.values() if defect.aborts is not None and defect.aborts(case)]

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
+from shardproof.oracles.dtypes import ALL
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
-from shardproof.properties.cases.strategies.dtypes import ALL
 
 T = TypeVar("T")
 EXAMPLES = 500

@@ -26,12 +26,13 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.law import NOT_REPRODUCIBLE, LawViolation
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
-from shardproof.properties.report.checking import check_program, user_implementation
+from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.plugin import once_per_cause
 from shardproof.properties.runner import search as search_module
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
 

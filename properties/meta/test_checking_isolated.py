@@ -24,8 +24,8 @@ from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
 from shardproof.properties.meta.runs import ROOT, python
 from shardproof.properties.report import checking
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner import child, isolation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.isolation import Arrived, Here
 
 HERE = "compiled in this process, which ends if XLA aborts: "

@@ -24,9 +24,8 @@ from shardproof.properties.meta.runs import pytest_given, python
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import precision_of
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
-from shardproof.properties.runner.given import find_features, parse_all
+from shardproof.properties.runner.given import find_features, parse_all, user_implementation
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally

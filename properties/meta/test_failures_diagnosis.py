@@ -28,10 +28,10 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import oracle_blocks
 from shardproof.properties.programs.violation import Broken, Difference
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose, of_every_block
 from shardproof.properties.report.diagnosis.runs import enlarge, runs_of
 from shardproof.properties.report.failures.text import colour, picture, render
+from shardproof.properties.runner.given import user_implementation
 
 pytestmark = pytest.mark.untyped
 

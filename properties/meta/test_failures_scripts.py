@@ -17,11 +17,11 @@ from jax import lax
 
 from shardproof import Array, check_program
 from shardproof.impl import collectives
+from shardproof.oracles.dtypes import ALL, as_dtype
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS

@@ -24,8 +24,8 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.built_in import BUILT_IN
 from shardproof.properties.programs.transformations import composed_operands
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import find_diagnosis
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 

@@ -18,7 +18,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.forward import check_value
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 
 GROUPS = ((2, 0), (1,))
 CASE = Case(

@@ -17,7 +17,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import pytest_given
 from shardproof.properties.meta.test_verdicts import found
 from shardproof.properties.report import checking
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.tally import HeldOnNothing
 

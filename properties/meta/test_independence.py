@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import Array, lax
 
-from shardproof.oracles import collectives
+from shardproof.oracles import collectives, layout
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.ragged import RaggedAllToAll
 from shardproof.properties.cases.case import Case
@@ -23,7 +23,7 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 
 MESH = MeshCase(("dp", "tp"), (2, 3))
 CONTRACTS_OF = (*PARAMETERS, "ragged_all_to_all")
@@ -109,7 +109,8 @@ def change_participants(monkeypatch: pytest.MonkeyPatch, part: str, *, oracle: b
 
         monkeypatch.setattr(module, name, backwards)
     elif oracle:
-        monkeypatch.setattr(collectives, "as_axes", lambda axes: MESH.in_mesh_order(axes))
+        axes_first = layout._axes_first
+        monkeypatch.setattr(layout, "_axes_first", lambda mesh, axes: axes_first(mesh, mesh.in_mesh_order(axes)))
     else:
         right_order, known = exchange._participants, frozenset(MESH.axis_names)
 

@@ -14,7 +14,7 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.forward import check_value
 from shardproof.properties.programs.transformations import reference_blocks
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 
 SIMULATE = ENGINES["simulate"]()
 

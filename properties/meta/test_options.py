@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.meta.test_plugin import run_pytest
-from shardproof.properties.runner.search import seed_of
+from shardproof.properties.runner.profiles import seed_of
 
 pytestmark = pytest.mark.either_end
 

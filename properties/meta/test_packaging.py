@@ -212,6 +212,18 @@ def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> 
     assert "test_given[all_gather[gather]-simulate]" in free.stdout, free.stderr
 
 
+def shows_again(report: str, headline: str, project: Path, installed: str) -> str:
+    """Runs the commands of a report, which show the failure again; returns the script that is one of them."""
+    commands = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", report)
+    assert commands
+    for arguments in ([commands[1]], ["-m", "pytest", *commands[2].split(), "-p", "no:cacheprovider"]):
+        again = started(project, arguments, installed)
+        assert again.returncode == 1, again.stdout + again.stderr
+        assert again.stderr == ""
+    assert headline in again.stdout
+    return commands[1]
+
+
 @pytest.mark.lengthy
 def test_a_given_function_is_checked_and_replayed(installed: str, project: Path) -> None:
     """`--impl`, `--replay` and the script of a failure work in a project with packages of the same names."""
@@ -221,17 +233,11 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     done = started(project, [*command, *given], installed)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED shardproof/properties/given/laws.py::test_given[ring_shift[shift]-simulate]" in done.stdout
-    output = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
-    assert output
     headline = re.search(r"\n(ring_shift\[shift\]: value: mesh .*)\n", done.stdout)
     assert headline
-    for arguments in ([output[1]], ["-m", "pytest", *output[2].split(), "-p", "no:cacheprovider"]):
-        again = started(project, arguments, installed)
-        assert again.returncode == 1, again.stdout + again.stderr
-        assert again.stderr == ""
-    assert headline[1] in again.stdout
+    script = shows_again(done.stdout, headline[1], project, installed)
     (project / "mine.py").write_text(PROJECT["mine.py"].replace("offset + 1", "offset"))
-    assert started(project, [output[1]], installed).returncode == 0
+    assert started(project, [script], installed).returncode == 0
 
 
 @pytest.mark.lengthy
@@ -265,10 +271,4 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED tests/test_layer.py::own_double[simulate] - double: value" in done.stdout
     assert "= what was verified =" in done.stdout
-    output = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
-    assert output
-    for arguments in ([output[1]], ["-m", "pytest", *output[2].split(), "-p", "no:cacheprovider"]):
-        again = started(project, arguments, installed)
-        assert again.returncode == 1, again.stdout + again.stderr
-        assert again.stderr == ""
-    assert "double: value: mesh" in again.stdout
+    shows_again(done.stdout, "double: value: mesh", project, installed)

@@ -15,13 +15,14 @@ from shardproof import Program
 from shardproof.impl import collectives
 from shardproof.properties.meta.runs import pytest_run
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.checking import check_here, chosen_laws, scope_of, user_implementation
+from shardproof.properties.report.checking import check_here, chosen_laws, scope_of
 from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.failures.evidence import evidence
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.report import Record, record_of, report_text
 from shardproof.properties.report.session import facts
 from shardproof.properties.report.summary import weak_points
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.tally import Tally
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")

@@ -12,8 +12,8 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import NothingToCompare
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally

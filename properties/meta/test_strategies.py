@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import as_dtype, is_float
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import (
     axis_names,
@@ -22,7 +22,6 @@ from shardproof.properties.cases.strategies import (
     shapes,
     specs,
 )
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.drawn import TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, smallest
 

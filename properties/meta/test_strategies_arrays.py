@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from shardproof.oracles.dtypes import exact_limit, is_float, is_integer, is_signed, wide
+from shardproof.oracles.dtypes import ALL, WIDE, as_dtype, exact_limit, is_float, is_integer, is_signed, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.data import KINDS, Data, generate
 from shardproof.properties.cases.strategies import data_sets, dtypes, kinds_of, shapes, specs
-from shardproof.properties.cases.strategies.dtypes import ALL, WIDE, as_dtype
 from shardproof.properties.meta.drawn import NUMBERS, TWO_BY_TWO, drawn, meshes_with, smallest
 
 pytestmark = pytest.mark.either_end

@@ -28,9 +28,9 @@ from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import merge_similar, verdict_row
 from shardproof.properties.runner import search
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, judge, own, require_held
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, split_names

@@ -9,7 +9,7 @@ from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.given import find_features
-from shardproof.properties.runner.search import STRUCTURES as PROFILES
+from shardproof.properties.runner.profiles import STRUCTURES as PROFILES
 from shardproof.properties.runner.search import Finding, find_violation
 
 STRUCTURES = PROFILES["dev"]

@@ -8,8 +8,7 @@ from jax import Array, lax
 from jax.sharding import NamedSharding
 
 from shardproof.impl import halo, means, norms, ragged
-from shardproof.impl.collectives import all_gather, axis_index, cast_varying, permute
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import accumulator, all_gather, axis_index, cast_varying, permute
 from shardproof.impl.reshard import layout, spec
 from shardproof.properties.mutants.axes import AxisName, names, typed, widened
 from shardproof.properties.mutants.catalogue import formula_of, mutant

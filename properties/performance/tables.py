@@ -33,6 +33,13 @@ def text_of(shown: RenderableType, width: int) -> str:
     return captured.get()
 
 
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    """Rows as lines of text, in columns two spaces apart."""
+    lines = [*rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
 def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], *, left: Left | None = None) -> str:
     """A table in Markdown; None: all columns to the left."""
     texts = columns if left is None else _texts(columns, left)

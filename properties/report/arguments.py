@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
+from shardproof.oracles.dtypes import as_dtype
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import EXAMPLES

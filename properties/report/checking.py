@@ -6,9 +6,8 @@ A search ends at a violation, and the other laws are searched for the next: by `
 import dataclasses
 import multiprocessing
 import time
-import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
@@ -16,9 +15,9 @@ from typing import Any, Unpack
 import jax
 import pytest
 
+from shardproof.oracles.dtypes import WIDE
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.strategies.dtypes import WIDE
-from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.forward import VALUE
@@ -27,17 +26,18 @@ from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.report.failures.causes import LEFT_OUT, ReportedCauses, by_cause, entry, group_text
-from shardproof.properties.report.progress import Progress, devices_note
+from shardproof.properties.report.progress import Progress, devices_note, warn_once
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.given import check_contract, check_signature, find_features, read_claims
+from shardproof.properties.runner.given import check_contract, check_signature, read_claims, user_implementation
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, OnCase, check_isolated
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, applicable_laws, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.preconditions import NotAFailure
+from shardproof.properties.runner.profiles import drawn_on
 from shardproof.properties.runner.programs import Description, Program
-from shardproof.properties.runner.search import Finding, drawn_on, find_violation
+from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, check_draws, split_names
 from shardproof.properties.runner.tally import IDLE, HeldOnNothing, Tally
 
@@ -58,10 +58,6 @@ class Verdicts:
     errors: list[SuiteError] = field(default_factory=list)  # errors of the suite itself
     left_out: str = ""  # which laws were not checked, since the values are wrong
     ended: str = ""  # after how many structures of how many the time ran out, if it did
-
-
-Find = Callable[..., Finding]
-"""Searches for a violation of some laws, as `find_violation`, given `max_examples`, `is_reported` and `patience`."""
 
 
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
@@ -87,12 +83,15 @@ def check_laws(
     engine: str,
     laws: Sequence[Law],
     reported: ReportedCauses,
-    find: Find,
+    find: Callable[..., Finding],
     *,
     max_examples: int,
     on_case: OnCase = lambda law, case, breaks: None,
 ) -> Verdicts:
-    """Checks all laws at once, and after each violation the others again."""
+    """Checks all laws at once, and after each violation the others again.
+
+    They are searched by `find`, as by `find_violation`, given `max_examples`, `is_reported` and `patience`.
+    """
 
     def is_reported(violation: LawViolation) -> bool:
         if reported.covers(violation):
@@ -223,9 +222,8 @@ class Searches:
 
     def find(self, engine: str, until: float | None, laws: Sequence[Law], **limits: Any) -> Finding:
         """Searches on an engine, until the time that `find_violation` takes."""
-        scope = scope_of(engine)
         here = partial(
-            find_violation, laws, self.implementation, engine_named(engine), scope,
+            find_violation, laws, self.implementation, engine_named(engine), scope_of(engine),
             random_seed=self.random_seed, until=until, before=self.progress.before, **limits,
         )  # fmt: skip
         if self.reason:
@@ -236,15 +234,8 @@ class Searches:
                 if found.violation is not None and found.violation.diagnosis is None:
                     found.violation.diagnosis = self._state_elsewhere(found.violation)
                 return found
-        task = self._task(
-            laws,
-            engine,
-            limits["max_examples"],
-            diagnose=find_diagnosis,
-            is_reported=self.reported.covers,
-            patience=limits["patience"],
-            until=until,
-        )
+        limits["is_reported"] = self.reported.covers  # which, unlike the other, can be sent
+        task = self._task(laws, engine, diagnose=find_diagnosis, until=until, **limits)
         try:
             found = check_isolated(task, self.progress.case)
         except (NotSent, NeverBegan) as error:
@@ -259,7 +250,7 @@ class Searches:
             self.reason = f"in another, {self.implementation} {odd.finding}"
         return again
 
-    def _task(self, laws: Sequence[Law], engine: str, max_examples: int, **more: Any) -> Task:
+    def _task(self, laws: Sequence[Law], engine: str, *, max_examples: int, **more: Any) -> Task:
         """The task of a child that checks laws on an engine."""
         options = {**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())}
         names, given, scope = tuple(law.name for law in laws), Here(self.implementation), scope_of(engine)
@@ -269,7 +260,7 @@ class Searches:
         """The diagnosis of a violation that another process does not show, where other calls came before."""
         if self.reported.covers(violation) or violation.case.mesh.size > LARGE:
             return None
-        task = self._task([violation.law], violation.engine, 1, case=violation.case.to_json())
+        task = self._task([violation.law], violation.engine, max_examples=1, case=violation.case.to_json())
         with suppress(NotSent, NeverBegan, NotAFailure):
             return [HOLDS_ELSEWHERE] if check_isolated(task).violation is None else None
         return None
@@ -303,12 +294,11 @@ def check_implementation(
     wanted = chosen_laws(laws)
     engines = engines_for(implementation, wanted)
     make_devices()
-    devices = len(jax.devices())
     reports, tallies = list[dict[str, str]](), list[Tally]()
     empty, notes, errors = list[str](), list[str](), list[SuiteError]()
     reported, began = ReportedCauses(), time.perf_counter()
 
-    with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
+    with Progress(f"check {implementation}", len(engines), devices_note()) as progress:
         searches = Searches(implementation, reported, random_seed, progress)
         if "xla" in engines and not searches.reason:
             isolation.start()  # it imports JAX while the interpreter runs
@@ -357,7 +347,7 @@ def check_implementation(
     for tally in tallies:
         tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
     tallies.sort(key=lambda tally: [*LAWS].index(tally.law))
-    summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
+    summary = Summary(implementation, tuple(tallies), (*notes, *devices_note()))
     if reports or empty:
         broken = all(tally.outcome == "failed" for tally in tallies)
         about = summary.beside_the_table() if broken else str(summary)
@@ -367,31 +357,6 @@ def check_implementation(
         kind = AssertionError if reports or errors else HeldOnNothing
         raise kind("\n\n".join(filter(None, texts))) from (errors[0] if errors else None)
     return summary
-
-
-@contextmanager
-def warn_once() -> Generator[None]:
-    """Shows each warning once: a function that is traced for every case gives the same one hundreds of times.
-
-    Python's own filter "once" shows it again after any `catch_warnings`, of which Hypothesis has many.
-    """
-    with warnings.catch_warnings():
-        show, shown = warnings.showwarning, set[str]()
-
-        def show_first(message: Warning | str, *where: Any, **more: Any) -> None:
-            if str(message) not in shown:
-                shown.add(str(message))
-                show(message, *where, **more)
-
-        warnings.showwarning = show_first
-        yield
-
-
-def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
-    """A user's function, with no features but those that it claims; raises ValueError for an unknown one."""
-    name = getattr(function, "__name__", type(function).__name__)
-    of = CONTRACTS[contract]
-    return Implementation(of, name, function, find_features(contract, claims), whole=of.whole)
 
 
 def check(

@@ -59,7 +59,7 @@ from shardproof.properties.report.session import (
 from shardproof.properties.report.watch import WATCH, begin
 from shardproof.properties.runner.judging import applicable_laws
 from shardproof.properties.runner.preconditions import NotAFailure
-from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force
+from shardproof.properties.runner.profiles import DATABASE, seed_of, structures_in_force
 from shardproof.properties.runner.tally import IDLE, Tally
 
 ENDED = pytest.StashKey[str]()

@@ -5,8 +5,9 @@ A run of pytest with workers has a bar of all tests in its terminal.
 
 import sys
 import time
+import warnings
 from collections.abc import Generator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -19,20 +20,39 @@ from rich.progress import Progress as Bar
 from shardproof.plugin import terminal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.laws import Law
-from shardproof.properties.runner.search import drawn_on
+from shardproof.properties.runner.profiles import drawn_on
 
 QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 1.0
 """How often a line is written where there is no terminal, and in pytest's; a shorter check writes none."""
 
 
-def devices_note(devices: int) -> list[str]:
+def devices_note() -> list[str]:
     """A line on how many devices XLA runs, where they are too few for most mistakes to show."""
+    devices = len(jax.devices())
     if devices >= 8:
         return []
     plural = "s" * (devices != 1)
     more = 'jax.config.update("jax_num_cpu_devices", 8), before JAX is first used, makes 8 virtual ones'
     advice = f": {more}" if jax.default_backend() == "cpu" else ""
     return [f"XLA ran on {devices} device{plural}{advice}; the interpreter on 8 and more"]
+
+
+@contextmanager
+def warn_once() -> Generator[None]:
+    """Shows each warning once: a function that is traced for every case gives the same one hundreds of times.
+
+    Python's own filter "once" shows it again after any `catch_warnings`, of which Hypothesis has many.
+    """
+    with warnings.catch_warnings():
+        show, shown = warnings.showwarning, set[str]()
+
+        def show_first(message: Warning | str, *where: Any, **more: Any) -> None:
+            if str(message) not in shown:
+                shown.add(str(message))
+                show(message, *where, **more)
+
+        warnings.showwarning = show_first
+        yield
 
 
 class Progress(ExitStack):

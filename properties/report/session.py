@@ -27,10 +27,10 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import chosen_laws
 from shardproof.properties.report.doctor import version
 from shardproof.properties.report.report import ENDINGS, record_of, report_text
-from shardproof.properties.runner import search
+from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import DEVICES, check_devices, check_flags, use
-from shardproof.properties.runner.search import compiled_of, structures_in_force
+from shardproof.properties.runner.profiles import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
 
 DEFAULTS = {"devices": 8, "platform": "cpu", "engine": "all", "mesh_devices": 300}
@@ -118,12 +118,12 @@ def set_up(config: pytest.Config) -> None:
     make_ready(config)
     with usage_errors():
         given = parse_all(*map(option, ("--impl", *SAID)))
-        search.register(option("--devices"))
+        profiles.register(option("--devices"))
         chosen = option("--hypothesis-profile", default=None) or ("ci" if os.environ.get("CI") else "dev")
         try:  # before Hypothesis does, which ends in a traceback
             settings.load_profile(chosen)
         except InvalidArgument:
-            known = ", ".join(search.STRUCTURES)
+            known = ", ".join(profiles.STRUCTURES)
             raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
         config.stash[GIVEN] = [one.load() for one in given]  # a module may use JAX when it is imported
     if given and not option("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.performance.tables import aligned
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NothingToCompare
 from shardproof.properties.runner.tally import IDLE, Tally, merge, most_frequent
@@ -166,10 +167,7 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
 
 def verdict_table(tallies: Iterable[Tally]) -> str:
     """The verdicts of each law on one implementation, as lines of text."""
-    rows = [VERDICTS, *map(verdict_row, tallies)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(VERDICTS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
+    return aligned([VERDICTS, *map(verdict_row, tallies)])
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,13 @@ class Given:
         return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
 
 
+def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
+    """A user's function, with no features but those that it claims; raises ValueError for an unknown one."""
+    name = getattr(function, "__name__", type(function).__name__)
+    of = CONTRACTS[contract]
+    return Implementation(of, name, function, find_features(contract, claims), whole=of.whole)
+
+
 def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
     """The functions of `--impl`, the first with the first value of each of `SAID`, and so on.
 

@@ -247,7 +247,11 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
 def _ending(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str) -> Defect | None:
     """The known defect that would end the process, or ended it; raises Broken if that one is not at fault."""
     if not ended_by:
-        return find_aborting(law, implementation, case, engine)
+        # if a user's function runs in this process, a suspected defect is enough
+        here = not implementation.built_in and implementation.given is None
+        suspected = (defect for defect in find_aborting(case) if defect.is_in(engine))
+        found = (one for one in suspected if at_fault(one, law, implementation, case, engine, ended=here) is not None)
+        return next(found, None)
     if at_fault(DEFECTS[ended_by], law, implementation, case, engine, ended=True) is None:
         raise Broken("ended", "aborts the process")  # neither this case nor a smaller one is run again
     return DEFECTS[ended_by]

@@ -12,10 +12,10 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, TypedDict
 
+from shardproof.oracles.dtypes import as_dtype
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in

@@ -25,7 +25,7 @@ from shardproof.properties.mutants.generated import changes_of, generate
 from shardproof.properties.mutants.hunt import hunt, implementation_of, is_smallest
 from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]

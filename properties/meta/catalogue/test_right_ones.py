@@ -1,5 +1,6 @@
 """The suite does not cry wolf: of the right implementations that look odd, no law reports one."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -7,13 +8,13 @@ from hypothesis import settings
 
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import XlaEngine, engine_named
+from shardproof.properties.engines import Engine, XlaEngine, engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.given import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 SEED = 0
@@ -37,51 +38,33 @@ def implementation_of(right_one: RightOne) -> Implementation:
     return replace(user_implementation(right_one.contract, right_one.function, right_one.claims), whole=right_one.whole)
 
 
+def check_not_reported(right_one: RightOne, laws: Iterable[str], engine: Engine, scope: Scope, **how: int) -> None:
+    """Checks laws on drawn cases of a function, of which none breaks one."""
+    laws_of = [LAWS[name] for name in laws]
+    how = {"max_examples": STRUCTURES, "random_seed": SEED, **how}
+    finding = find_violation(laws_of, implementation_of(right_one), engine, scope, shrink=False, **how)
+    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+
+
 @pytest.mark.parametrize("right_one", marked(RIGHT_ONES.values(), BRIEF))
 def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
     """No law finds anything, in the interpreter where it can be checked there."""
-    finding = find_violation(
-        [*LAWS.values()],
-        implementation_of(right_one),
-        engine_named("simulate"),
-        Scope(large=24),
-        max_examples=STRUCTURES,
-        random_seed=SEED,
-        shrink=False,
-    )
-    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+    check_not_reported(right_one, LAWS, engine_named("simulate"), Scope(large=24))
 
 
 @pytest.mark.parametrize("name", EAGER)
 def test_a_right_one_is_not_reported_without_jit(name: str) -> None:
     """Neither for its values nor for its gradients, where nothing is under `jit`."""
-    right_one = RIGHT_ONES[name]
-    finding = find_violation(
-        [LAWS["value"], LAWS["gradient"]],
-        implementation_of(right_one),
-        engine_named("xla"),
-        Scope(chains=Chains(only=("eager",))),
-        max_examples=2,
-        random_seed=SEED,
-        shrink=False,
-    )
-    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+    eager = Scope(chains=Chains(only=("eager",)))
+    check_not_reported(RIGHT_ONES[name], ("value", "gradient"), engine_named("xla"), eager, max_examples=2)
 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("right_one", COMPILED, ids=str)
 def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
     """Compiled, its values, types and gradients are right as well."""
-    finding = find_violation(
-        [LAWS["value"], LAWS["gradient"], LAWS["type"], LAWS["agreement"]],
-        implementation_of(right_one),
-        XlaEngine(),
-        Scope(),
-        max_examples=STRUCTURES,
-        random_seed=SEED + 1,
-        shrink=False,
-    )
-    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+    laws = ("value", "gradient", "type", "agreement")
+    check_not_reported(right_one, laws, XlaEngine(), Scope(), random_seed=SEED + 1)
 
 
 @pytest.mark.lengthy

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.impl.dtypes import accumulator
+from shardproof.impl.collectives import accumulator
 from shardproof.impl.reshard import layout, spec
 from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import AxisName, names, typed, widened

@@ -11,8 +11,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.collectives import cast_varying
+from shardproof.oracles.dtypes import WIDE, as_dtype
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication import pictures
 from shardproof.properties.engines.engine import trace

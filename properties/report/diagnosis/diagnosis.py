@@ -13,11 +13,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.dtypes import is_float, round_to, unit_roundoff, wide
+from shardproof.oracles.dtypes import as_dtype, is_float, round_to, unit_roundoff, wide
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import COMPOSE
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.implementations import Implementation

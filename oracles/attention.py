@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.softmax import softmax, through_softmax
 from shardproof.oracles.whole import Arrays, OfParticipants
 
 
@@ -44,18 +45,12 @@ def weights(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
     logits = products(q, k)
     if causal:
         logits = np.where(np.tri(q.shape[-3], dtype=bool), logits, -np.inf)
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    return softmax(logits)
 
 
 def products(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Every query by every key, `[…, H, S, S]`, by the root of their features."""
     return np.asarray(by_turns(q) @ transposed(by_turns(k)) / root(q))
-
-
-def through_softmax(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The Jacobian of a softmax with weights w, `diag(w) - w w^T`, times x."""
-    return np.asarray(w * (x - (w * x).sum(axis=-1, keepdims=True)))
 
 
 def by_turns(x: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from shardproof.oracles.dtypes import widen
 from shardproof.oracles.layout import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.softmax import is_first_largest, log_softmax, softmax
 from shardproof.oracles.whole import Arrays, OfParticipants
 
 
@@ -43,11 +44,12 @@ class VocabParallelCrossEntropy(OfParticipants):
         self, logits: np.ndarray, labels: np.ndarray, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> np.ndarray:
         """The derivative of every token's loss by all logits: p - q, and 0 where the loss is a constant."""
-        log_p, q = tokens(logits, labels, label_smoothing)
-        odds = np.exp(log_p - log_p.max(axis=-1, keepdims=True))
-        p = odds / odds.sum(axis=-1, keepdims=True)  # exp(log_p) would be no 1/V where all logits are equal
+        _, q = tokens(logits, labels, label_smoothing)
+        off = softmax(logits) - q  # of which the sum is zero
+        largest = is_first_largest(logits)
+        off = np.where(largest, -np.where(largest, 0, off).sum(axis=-1, keepdims=True), off)
         constant = (labels == ignore_index) | unknown(labels, logits)
-        return np.where(constant[..., None], 0, p - q)
+        return np.where(constant[..., None], 0, off)
 
 
 def tokens(logits: np.ndarray, labels: np.ndarray, label_smoothing: float) -> tuple[np.ndarray, np.ndarray]:
@@ -55,10 +57,8 @@ def tokens(logits: np.ndarray, labels: np.ndarray, label_smoothing: float) -> tu
     if labels.dtype.kind not in "iu" or labels.shape[2:] != logits.shape[2:-1]:
         given = f"{list(labels.shape[2:])} of the kind {labels.dtype.kind!r}"
         raise ValueError(f"labels: {given}: expected integers {list(logits.shape[2:-1])}")
-    less = logits - logits.max(axis=-1, keepdims=True)
-    log_p = less - np.log(np.exp(less).sum(axis=-1, keepdims=True))
     smoothing, classes = logits.dtype.type(label_smoothing), logits.shape[-1]
-    return log_p, (1 - smoothing) * (labels[..., None] == np.arange(classes)) + smoothing / classes
+    return log_softmax(logits), (1 - smoothing) * (labels[..., None] == np.arange(classes)) + smoothing / classes
 
 
 def unknown(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardproof.oracles.softmax import is_first_largest
 from shardproof.oracles.whole import Arrays, OfParticipants
 
 
@@ -38,17 +39,21 @@ class RmsNorm(OfParticipants):
     def tangent(self, wholes: Arrays, tangents: Arrays, *, epsilon: float) -> np.ndarray:
         """The quotient rule, with r^2 = mean(x^2) + epsilon and so r dr = mean(x dx)."""
         (x, scale), (dx, dscale) = wholes, tangents
-        r = self.root(x, epsilon)
-        dr = self.mean(x * dx) / r
-        return (dx / r - x * dr / r**2) * per_feature(scale, x) + x / r * per_feature(dscale, x)
+        return self.slope(x, dx, epsilon) * per_feature(scale, x) + x / self.root(x, epsilon) * per_feature(dscale, x)
 
     def cotangents(self, wholes: Arrays, cotangent: np.ndarray, *, epsilon: float) -> list[np.ndarray]:
         """For x `g / r - x mean(g x) / r^3`, g = cotangent times scale; for scale `ct x / r`, over all tokens."""
         x, scale = wholes
-        r = self.root(x, epsilon)
-        g = cotangent * per_feature(scale, x)
-        of_scale = (cotangent * x / r).sum(axis=tuple(range(2, x.ndim - 1)))
-        return [g / r - x * self.mean(g * x) / r**3, of_scale]
+        of_scale = (cotangent * x / self.root(x, epsilon)).sum(axis=tuple(range(2, x.ndim - 1)))
+        return [self.slope(x, cotangent * per_feature(scale, x), epsilon), of_scale]
+
+    def slope(self, x: np.ndarray, g: np.ndarray, epsilon: float) -> np.ndarray:
+        """`g / r - x mean(g x) / r^3`, as `(g r^2 - x mean(g x)) / r^3`; of its terms the largest feature's cancel."""
+        largest, r = is_first_largest(np.abs(x)), self.root(x, epsilon)
+        of_squares, of_products = (
+            np.where(largest, self.mean(np.where(largest, 0, y)), self.mean(y)) for y in (x * x, g * x)
+        )
+        return np.asarray((g * (of_squares + epsilon) - x * of_products) / r**3)
 
     def root(self, x: np.ndarray, epsilon: float) -> np.ndarray:
         """The root of the mean square of each token: `[…, T, 1]`."""

@@ -6,6 +6,7 @@ Losses of a shard are the same over no axis.
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.softmax import log_sum, softmax, through_softmax
 from shardproof.oracles.whole import Arrays, OfParticipants
 
 
@@ -24,12 +25,12 @@ class LoadBalancingLoss(OfParticipants):
     def tangent(self, wholes: Arrays, tangents: Arrays, *, top_k: int) -> np.ndarray:
         """Probabilities move, `p (d - p·d)`; shares do not."""
         (logits,), (d,) = wholes, tangents
-        return np.asarray((through_softmax(logits, d) * self.weights(logits, top_k)).sum(axis=(-2, -1)))
+        return np.asarray((through_softmax(softmax(logits), d) * self.weights(logits, top_k)).sum(axis=(-2, -1)))
 
     def cotangents(self, wholes: Arrays, cotangent: np.ndarray, *, top_k: int) -> list[np.ndarray]:
         """`p (w - p·w)`, with w the weights of probabilities, times the cotangent."""
         (logits,) = wholes
-        return [cotangent[..., None, None] * through_softmax(logits, self.weights(logits, top_k))]
+        return [cotangent[..., None, None] * through_softmax(softmax(logits), self.weights(logits, top_k))]
 
     def weights(self, logits: np.ndarray, top_k: int) -> np.ndarray:
         """The weights of probabilities: E times the expert's share, by the number of tokens. `[…, 1, E]`."""
@@ -69,20 +70,7 @@ class RouterZLoss(OfParticipants):
 
 def log_sums(logits: np.ndarray) -> np.ndarray:
     """`log(sum(exp(logits)))` of every token, computed from logits less the largest one: `[…, 1]`."""
-    most = logits.max(axis=-1, keepdims=True)
-    return np.asarray(most + np.log(np.exp(logits - most).sum(axis=-1, keepdims=True)))
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """The probabilities of all experts, for each token."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def through_softmax(logits: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The Jacobian of the softmax p, `diag(p) - p p^T`, times x."""
-    p = softmax(logits)
-    return np.asarray(p * (x - (p * x).sum(axis=-1, keepdims=True)))
+    return np.asarray(logits.max(axis=-1, keepdims=True) + log_sum(logits))
 
 
 def check_floating(logits: np.ndarray) -> None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped
 
+from shardproof.oracles.softmax import through_softmax
+
 GATES = ("chosen", "all")
 """The logits whose softmax gates are; gates of `all`, divided by their sum, are those of `chosen`."""
 
@@ -56,19 +58,14 @@ def softmax(logits: Shaped[np.ndarray, "n"]) -> Shaped[np.ndarray, "n"]:
     return np.asarray(powers / powers.sum())
 
 
-def softmax_pushforward(weights: Shaped[np.ndarray, "n"], tangent: Shaped[np.ndarray, "n"]) -> Shaped[np.ndarray, "n"]:
-    """`(diag(w) - w w^T) t`, which is its own transpose."""
-    return weights * (tangent - (weights * tangent).sum())
-
-
 def gates_tangent(
     logits: Shaped[np.ndarray, "E"], tangent: Shaped[np.ndarray, "E"], chosen: Int[np.ndarray, "k"], over: str
 ) -> Shaped[np.ndarray, "k"]:
     """The tangent of a token's gates by that of its logits; what is NaN is constant."""
     known, moved = without_nan(logits), np.where(np.isnan(logits), 0, tangent)
     if over == "chosen":
-        return softmax_pushforward(softmax(known[chosen]), moved[chosen])
-    return softmax_pushforward(softmax(known), moved)[chosen]
+        return through_softmax(softmax(known[chosen]), moved[chosen])
+    return through_softmax(softmax(known), moved)[chosen]
 
 
 def logits_cotangent(
@@ -77,8 +74,8 @@ def logits_cotangent(
     """The cotangent of a token's logits by that of its gates: those that it did not choose have none of `chosen`."""
     known, spread = without_nan(logits), np.zeros_like(logits)
     if over == "chosen":
-        spread[chosen] = softmax_pushforward(softmax(known[chosen]), cotangent)
+        spread[chosen] = through_softmax(softmax(known[chosen]), cotangent)
     else:
         spread[chosen] = cotangent
-        spread = softmax_pushforward(softmax(known), spread)
+        spread = through_softmax(softmax(known), spread)
     return np.where(np.isnan(logits), 0, spread)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from functools import partial, reduce
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from shardproof.oracles import collective_matmul, collectives, mlp, norms
+from shardproof.oracles import collective_matmul, collectives, mlp, norms, softmax
 from shardproof.oracles.attention import attention
 from shardproof.oracles.cross_entropy import projected_cross_entropy, vocab_parallel_cross_entropy
 from shardproof.oracles.embedding import embedding_lookup
@@ -289,6 +290,47 @@ def test_an_oracle_is_its_definition(name: str) -> None:
         expected = derived([*map(stacked, operands)], [*map(stacked, along.values())], stacked(ct))
     for found, wanted in zip([value, pushed, *(pulled[i] for i in moving)], expected, strict=True):
         np.testing.assert_allclose(stacked(found), wanted, rtol=1e-9, atol=1e-9)
+
+
+GAP, EXACT = 40.0, Context(prec=60)
+"""One logit is larger than all others by so much; what is computed to 60 digits."""
+
+LOGITS, X = [GAP, 1.0, 0.0, -2.0], [0.7, -1.3, 0.4, 2.1]
+
+
+def weights_in_decimals() -> list[Decimal]:
+    """The softmax of `LOGITS`."""
+    powers = [EXACT.exp(Decimal(z)) for z in LOGITS]
+    return [EXACT.divide(power, reduce(EXACT.add, powers)) for power in powers]
+
+
+def test_a_softmax_whose_largest_weight_is_nearly_1_has_all_digits() -> None:
+    """Its derivative is as small as the other weights are, and so is a loss."""
+    w, z, x = weights_in_decimals(), np.array(LOGITS), np.array(X)
+    with localcontext(EXACT):
+        mean = sum((wi * Decimal(xi) for wi, xi in zip(w, X, strict=True)), Decimal(0))
+        moved = [float(wi * (Decimal(xi) - mean)) for wi, xi in zip(w, X, strict=True)]
+        logs, off = [float(wi.ln()) for wi in w], [float(wi - one) for wi, one in zip(w, (1, 0, 0, 0), strict=True)]
+    np.testing.assert_allclose(softmax.through_softmax(softmax.softmax(z), x), moved, rtol=1e-14)
+    np.testing.assert_allclose(softmax.log_softmax(z), logs, rtol=1e-14)
+    slope = vocab_parallel_cross_entropy.slope(z.reshape(1, 1, 1, -1), np.zeros((1, 1, 1), np.int64))
+    np.testing.assert_allclose(slope.ravel(), off, rtol=1e-14)
+
+
+@pytest.mark.parametrize("x", [[3.0], [1e9, 1.0, -2.0]])
+def test_a_norm_of_one_large_feature_has_all_digits(x: list[float]) -> None:
+    """The derivative of `x / rms(x)` is zero for one feature, and small where one is much larger than the others."""
+    of_x, _ = norms.rms_norm.cotangents(
+        [np.array([[x]])[None], np.ones((1, 1, len(x)))], np.arange(1.0, 1 + len(x)).reshape(1, 1, 1, -1), epsilon=0.0
+    )
+    with localcontext(EXACT):
+        given, g = [Decimal(one) for one in x], [Decimal(i + 1) for i in range(len(x))]
+        square, along = (sum(a * b for a, b in zip(one, given, strict=True)) / len(x) for one in (given, g))
+        right = [
+            float((b * square - a * along) / square**3 * square ** Decimal("1.5"))
+            for a, b in zip(given, g, strict=True)
+        ]
+    np.testing.assert_allclose(of_x.ravel(), right, rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["sum", "all_gather", "reduce_scatter", "all_to_all"])

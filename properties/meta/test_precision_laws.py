@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax import Array
+from jax import Array, lax
 
 from shardproof.impl import norms
 from shardproof.impl.attention import ring_attention
@@ -154,3 +154,41 @@ def test_a_gradient_that_leaves_the_range_of_doubles_is_not_reported(seed: int) 
     case = Case(contract, MeshCase(("tp",), (1,)), "tp", operands, (("epsilon", 1e-6),), data)
     mine, tally = Implementation(contract, "mine", norms.rms_norm), Tally("rms_norm", "mine", "gradient")
     assert judge(LAWS["gradient"], mine, case, SimulateEngine(), tally).kind == "held"
+
+
+def by_rsqrt(x: Any, scale: Any, axis_name: Any, *, epsilon: float) -> Any:
+    """The usual form of an RMS norm, whose derivative has the third power of the inverse root."""
+    square = lax.pmean((x * x).mean(-1, keepdims=True), axis_name)
+    return x * lax.rsqrt(square + epsilon) * scale
+
+
+def test_a_gradient_whose_factors_leave_the_range_of_its_dtype_is_not_reported() -> None:
+    """The numbers are near an end of float32, and of one feature the right gradient is zero."""
+    operands = tuple(
+        Operand(block, "float32", Placement(spec)) for block, spec in (((2, 1), ((), ("tp",))), ((1,), (("tp",),)))
+    )
+    contract = CONTRACTS["rms_norm"]
+    mine = Implementation(contract, "mine", by_rsqrt)
+    for seed in range(40):
+        data = (Data("scaled", seed), Data("real", 0))
+        case = Case(contract, MeshCase(("tp",), (1,)), "tp", operands, (("epsilon", 0.0),), data)
+        assert (
+            judge(LAWS["gradient"], mine, case, SimulateEngine(), Tally("rms_norm", "mine", "gradient")).kind == "held"
+        )
+
+
+def gather_as_floats(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """A gather that moves integers as float32, which has not all of them."""
+    return lax.all_gather(x.astype("float32"), axis_name, axis=axis, tiled=tiled).astype(x.dtype)
+
+
+def test_roundings_do_not_decide_what_whole_numbers_are_where_the_oracle_has_no_floats() -> None:
+    """An implementation that rounds on the way is wrong, however its roundings go."""
+    contract = CONTRACTS["all_gather"]
+    case = Case(
+        contract, MeshCase(("dp",), (2,)), "dp", (Operand((16,), "int32", Placement((("dp",),))),),
+        (("axis", 0), ("tiled", True)), (Data("special", 0),),
+    )  # fmt: skip
+    mine = Implementation(contract, "mine", gather_as_floats)
+    with pytest.raises(LawViolation, match="blocks wrong"):
+        judge(LAWS["value"], mine, case, SimulateEngine(), Tally("all_gather", "mine", "value"))

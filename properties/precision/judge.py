@@ -13,7 +13,16 @@ from functools import partial
 
 import numpy as np
 
-from shardproof.oracles.dtypes import flush_error, half_spacing, is_float, largest_finite, round_to, wide
+from shardproof.oracles.dtypes import (
+    flush_error,
+    half_spacing,
+    is_float,
+    largest_finite,
+    real_of,
+    round_to,
+    smallest_normal,
+    wide,
+)
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
@@ -103,7 +112,8 @@ class _Result:
         if double.shape != exact.shape:  # which the comparison of shapes says
             return Judged.exactly(double, exact.shape)
         if not is_float(self.dtype):
-            off = np.where(samples is None or (samples != double).any(axis=0), np.inf, np.zeros(exact.shape))
+            decided = not self._has_floats or (samples is not None and (samples == double).all(axis=0))
+            off = np.where(decided, np.zeros(exact.shape), np.inf)
             return Judged(double, off, off)
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(nan_equal(double, exact.astype(double.dtype)), 0.0, np.abs(double - exact))
@@ -126,12 +136,25 @@ class _Result:
         leeway = np.where(unknown | infinite, np.inf, leeway)
         return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
 
+    def _is_at_an_end(self, *, wide: bool) -> bool:
+        """True of floats of which a product of `MOST_FACTORS` leaves the range of their dtype.
+
+        Arguments:
+            wide: whether of 64 bits, whose range no dtype widens.
+        """
+        for x in (x for x in self.runs.sets[self.index] if is_float(x.dtype)):
+            if real_of(x.dtype).itemsize == 8 or not wide:
+                ends = smallest_normal(x.dtype), 1 / largest_finite(x.dtype)
+                least, size = max(ends) ** (1 / MOST_FACTORS), magnitude(x)
+                if ((size > 0) & ((size < least) | (size > 1 / least))).any():
+                    return True
+        return False
+
     @property
-    def _is_at_an_end(self) -> bool:
-        """True of 64-bit floats of which a product of `MOST_FACTORS` leaves the range, which no dtype widens."""
-        least = float(np.finfo(np.float64).tiny) ** (1 / MOST_FACTORS)
-        sizes = [np.abs(x) for x in self.runs.sets[self.index] if x.dtype in (np.float64, np.complex128)]
-        return any(bool((np.isfinite(x) & (x > 0) & ((x < least) | (x > 1 / least))).any()) for x in sizes)
+    def _has_floats(self) -> bool:
+        """True unless the reference has none, so that no rounding decides what is right."""
+        oracle, given = self.runs.case.contract.oracle, [x.dtype for x in self.runs.sets[self.index]]
+        return oracle.generic or any(map(is_float, given))
 
     @property
     def _derivative(self) -> bool:
@@ -163,14 +186,14 @@ class _Result:
     def _finite(self) -> np.ndarray | bool:
         """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes.
 
-        Nor of derivatives near the end of their dtype, of which some factor may be beyond it.
+        Nor of derivatives, or of operands, near an end of their dtype, of which some factor may be beyond it.
         """
         runs = self.runs
         if runs.case.contract.oracle.generic or "narrow_accumulation" in runs.implementation.features:
             return False
         if not self._derivative:
             return True
-        if magnitude(self.exact).max(initial=0) > largest_finite(self.dtype) ** 0.5:
+        if magnitude(self.exact).max(initial=0) > largest_finite(self.dtype) ** 0.5 or self._is_at_an_end(wide=False):
             return False
         samples = self._samples(dataclasses.replace(runs.charges, least="float64"))
         return samples is not None and np.isfinite(samples).all(axis=0)
@@ -189,7 +212,7 @@ class _Result:
         if (close | self._unknown).all():
             return leeway
         near = self._samples()
-        if near is None or (self._is_at_an_end and self.runs.leaves_range(self.index)):
+        if near is None or (self._is_at_an_end(wide=True) and self.runs.leaves_range(self.index)):
             return np.full(self.exact.shape, np.inf)
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(nan_equal(near, double), 0.0, np.abs(near - double))

@@ -62,6 +62,7 @@ class Array:
             it gives; in a case without operands of 64 bits JAX has 32 for them.
         below: of integers, a dimension or a number: they are indices from 0 up to it, and without it small numbers.
         upto: the same with that number itself among them, such as lengths of what is padded to a dimension.
+        least: a number that none is smaller than, such as 0 of variances.
         also: an integer, or several, that stand among the indices: what marks padding, or a label that is ignored.
         gradient: whether gradients are taken of it, if it is floating.
         only: of a result, the participants of roles that have it, by their number, from the back if it is negative:
@@ -72,6 +73,7 @@ class Array:
     dtype: str
     below: str
     last: int
+    least: float | None
     also: tuple[int, ...]
     gradient: bool
     only: tuple[tuple[str, int], ...]
@@ -83,12 +85,14 @@ class Array:
         *,
         below: str | int | None = None,
         upto: str | int | None = None,
+        least: float | None = None,
         also: int | Sequence[int] = (),
         gradient: bool = True,
         only: Mapping[str, int] | None = None,
     ) -> None:
         for what, value, kind, wanted in (
             ("dimensions", dimensions, str, "a string, such as 'batch@data features'"),
+            ("least", least, float | int | None, "a number, such as 0"),
             ("gradient", gradient, bool, "True or False"),
             ("only", only, Mapping | None, "participants by roles, such as {'stage': -1}"),
         ):
@@ -102,6 +106,7 @@ class Array:
         bound = below if upto is None else upto
         object.__setattr__(self, "below", "" if bound is None else str(bound))
         object.__setattr__(self, "last", int(upto is not None))
+        object.__setattr__(self, "least", least)
         object.__setattr__(self, "also", (also,) if isinstance(also, int) else tuple(also))
         object.__setattr__(self, "gradient", gradient and self.floating)
         for role, number in dict[str, object](only or {}).items():
@@ -109,6 +114,9 @@ class Array:
                 raise ValueError(f"only={only!r}: {role}={number!r}: expected a participant's number, such as -1")
         object.__setattr__(self, "only", tuple(sorted((only or {}).items())))
         self._check_range(below, upto, dtype)
+        if least is not None and (self.below or self.dtype.startswith(("bool", "complex")) or not np.isfinite(least)):
+            of = f"with {self.range_text}" if self.below else f"of {dtype}"
+            raise ValueError(f"least={least!r} {of}: expected a finite number, of floats or of integers of any size")
         roles = [role for dimension in self.dimensions for role in dimension.roles]
         if {*roles} & {role for role, _ in self.only}:
             raise ValueError(f"array {dimensions!r}: only={only!r}: expected roles that do not shard it")
@@ -298,6 +306,12 @@ def _array(name: str, described: Any) -> Array:
 def _holds(dtype: str, value: int) -> bool:
     limits = np.iinfo(dtype)
     return int(limits.min) <= value <= int(limits.max)
+
+
+def at_least(array: np.ndarray, least: float) -> np.ndarray:
+    """The numbers of an array, of which those that are smaller are as far above a number as they were below it."""
+    number = np.asarray(least, array.dtype)
+    return np.where(array < number, np.maximum(number + (number - array), number), array)
 
 
 def indices(array: np.ndarray, below: int, also: Sequence[int] = (), *, equal: bool = False) -> np.ndarray:

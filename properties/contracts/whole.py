@@ -14,7 +14,14 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.whole import Arrays, OfWholes
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.contracts.contract import Blocks, Kept, Oracle, replace_leaves
-from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
+from shardproof.properties.contracts.described import (
+    Signature,
+    at_least,
+    described_dtypes,
+    indices,
+    sizes_in,
+    with_zeros,
+)
 from shardproof.properties.contracts.roles import axes_of
 
 
@@ -162,6 +169,8 @@ def fitting(signatures: Sequence[Signature]) -> Callable[[Case, list[np.ndarray]
             if array.below:  # in one data set of three they are equal
                 below = int(array.below) if array.below.isdigit() else sizes[array.below]
                 found[i] = indices(found[i], below + array.last, array.also, equal=data.seed % 3 == 2)
+            if array.least is not None:
+                found[i] = at_least(found[i], array.least)
         return found
 
     return fit

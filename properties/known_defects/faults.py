@@ -331,6 +331,19 @@ def narrow_product(equation: Any) -> bool:
     )
 
 
+def transposed_product(result: str) -> Fault:
+    """A product of bfloat16 arrays with a result of a dtype, of which the transpose is taken."""
+
+    def of_narrow(equation: Any) -> bool:
+        return equation.primitive.name == "dot_general" and {v.aval.dtype.name for v in equation.invars} == {"bfloat16"}
+
+    def fault(case: Case, program: Any) -> Any:
+        found = [e.outvars[0] for e in equations(program) if of_narrow(e) and e.outvars[0].aval.dtype.name == result]
+        return first(program, lambda e: e.primitive.name == "transpose" and e.invars[0] in found)
+
+    return fault
+
+
 def rows_of_bits(case: Case, program: Any) -> Any:
     """A loop that reads or writes parts of an array at steps that are no whole number of bytes."""
     for loop in equations(program):

@@ -193,6 +193,23 @@ EXCUSING = (
         confirmed=True,
     ),
     Defect(
+        "bf16_product_transposed",
+        engine="xla",
+        platform="cpu",
+        at_fault=faults.transposed_product("bfloat16"),
+        shows=_wrong_values,
+        repair=repairs.nothing_simplified,
+        confirmed=True,
+    ),
+    Defect(
+        "wide_product_transposed",
+        engine="xla",
+        platform="cpu",
+        at_fault=faults.transposed_product("float32"),
+        shows=_refused("Unsupported element type for DotThunk"),
+        repair=repairs.nothing_simplified,
+    ),
+    Defect(
         "reduce_max_loses_nan",
         platform="cpu",
         at_fault=faults.any_of(

@@ -173,6 +173,11 @@ def nothing_fused(primitive: Any) -> Without:
     return apply_patches(mock.patch.object(XlaEngine, "compiler_options", options))
 
 
+def nothing_simplified(primitive: Any) -> Without:
+    """XLA simplifies nothing, so that no transpose becomes one of a product's operands."""
+    return apply_patches(mock.patch.object(XlaEngine, "compiler_options", {"xla_disable_hlo_passes": "algsimp"}))
+
+
 def zeros_equal(primitive: Any) -> Without:
     """top_k compares elements with -0 replaced by 0."""
     original = primitive.bind

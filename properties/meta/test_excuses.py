@@ -98,6 +98,14 @@ def multiplied(x: Array, *, mesh: Any, in_order: bool = False, **layouts: Any) -
     return constrained_reshard(x, mesh=mesh, **layouts)
 
 
+def with_a_product(x: Array, axis_name: Any, *, offset: int = 1, dtype: Any = None) -> Array:
+    """A ring shift of bfloat16 blocks with what a sum of ones in a transposed product is off by."""
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    ones = lax.optimization_barrier((jnp.ones((2, 260), jnp.bfloat16), jnp.ones((260, 4), jnp.bfloat16)))
+    found = lax.optimization_barrier(jnp.matmul(*ones, preferred_element_type=dtype).T)
+    return y + (found[0, 0] - 260).astype(y.dtype) if x.dtype == jnp.bfloat16 else y
+
+
 def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
@@ -265,6 +273,10 @@ PAIRS = {
     "vmap_varying_branch": spoilt("embedding_lookup", by_branches, doubled, "value", "simulate"),
     "overlapping_update": spoilt("ring_shift", written_further, doubled, "value", "xla"),
     "top_k_negative_zero": spoilt("ring_shift", in_order_of_zeros, doubled, "value", "xla"),
+    "bf16_product_transposed": spoilt("ring_shift", with_a_product, doubled, "value", "xla"),
+    "wide_product_transposed": spoilt(
+        "ring_shift", partial(with_a_product, dtype=jnp.float32), doubled, "value", "xla"
+    ),
     "erf_gradient": spoilt("global_norm", with_an_error_function, twice_the_gradient, "gradient", "simulate"),
     "searchsorted_partial_manual": Pair(
         "ring_shift", searching, partial(searching, extra=1), "value", "simulate", ("partial_manual",)

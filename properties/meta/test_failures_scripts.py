@@ -432,7 +432,7 @@ def test_a_program_without_a_name_is_written_into_the_script(tmp_path: Path, mon
         check_program(
             lambda x, n, *, data: lax.psum(x.sum(0) + 0 * n.sum(), data),
             lambda x, n: x.sum(0),
-            arguments=("batch@data k", Array("batch@data", "int32", below="k")),
+            arguments=(Array("batch@data k", least=0), Array("batch@data", "int32", below="k")),
             results="k",
             communication="all_reduce=0",
             laws="communication",

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 from shardproof import check_program
+from shardproof.oracles.dtypes import as_dtype
 from shardproof.properties.contracts import Scope
-from shardproof.properties.contracts.described import Array, Signature, indices
+from shardproof.properties.contracts.described import Array, Signature, at_least, indices
 from shardproof.properties.contracts.drawing import Given
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.meta.drawn import drawn, smallest
@@ -110,6 +111,9 @@ def test_options_reach_a_reference() -> None:
         ("n", "float", {"upto": "n"}, "upto='n': expected a dimension or a positive size, of integers"),
         ("n", "int32", {"below": 3, "upto": "n"}, "below=3, upto='n': expected one of them"),
         ("n", "int32", {"also": -1}, r"also=\(-1,\): expected below= or upto= besides"),
+        ("n", "float", {"least": "0"}, "least='0': expected a number, such as 0"),
+        ("n", "int32", {"least": 1, "below": "n"}, "least=1 with below='n': expected a finite number"),
+        ("n", "complex64", {"least": 0}, "least=0 of complex64: expected a finite number"),
         ("n", "uint8", {"below": 3, "also": (-1, 256)}, r"also=\(-1, 256\): expected integers of uint8"),
     ],
 )
@@ -128,6 +132,31 @@ def test_indices_are_in_range_and_all_are_met(size: int, below: int, seed: int) 
     assert len(set(plain.tolist())) == below or 31 % below == 0
     assert set(padded.tolist()) - {*range(below)} == {-1, -100}
     assert size / 6 < np.sum(padded < 0) < size / 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@given(values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1), least=st.sampled_from([0, 0.5, 7]))
+def test_no_number_is_smaller_than_the_least(values: list[int], least: float, dtype: str) -> None:
+    """Those that are none stay what they are."""
+    given = np.array(values).astype(as_dtype(dtype))
+    found, number = at_least(given, least), np.asarray(least, given.dtype)
+    assert (found >= number).all()
+    assert (found == given)[given >= number].all()
+    assert found.dtype == given.dtype
+
+
+def test_a_variance_is_no_negative_number() -> None:
+    """A program that takes its root is held, and gives no NaN."""
+
+    def normed(x: Any, variance: Any, *, data: Any) -> Any:
+        return x / jnp.sqrt(variance + 1) + 0 * lax.axis_index(data)
+
+    def checked_norm(x: Any, variance: Any) -> Any:
+        assert (np.asarray(variance) >= 0).all()
+        return np.asarray(x) / np.sqrt(np.asarray(variance) + 1)
+
+    described = ("n@data", Array("n@data", least=0))
+    check_program(normed, checked_norm, arguments=described, results="n@data", laws="value", max_examples=6)
 
 
 @pytest.mark.lengthy

@@ -401,6 +401,7 @@ def _text(value: Any) -> str:
         fields = {"upto" if value.last else "below": value.below, "also": value.also, "only": dict(value.only)}
         given = [repr(" ".join("@".join([d.name, *d.roles]) for d in value.dimensions)), repr(value.dtype)]
         given += [f"{name}={stated!r}" for name, stated in fields.items() if stated]
+        given += [f"least={value.least!r}"] if value.least is not None else []
         return f"Array({', '.join([*given, *(['gradient=False'] if value.floating and not value.gradient else [])])})"
     if value is None or isinstance(value, str | int | float):
         return repr(value)

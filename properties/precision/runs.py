@@ -31,7 +31,6 @@ from shardproof.properties.engines.simulate.jaxprs import (
     steps_of,
     subjaxprs,
     variables,
-    widest,
 )
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
@@ -291,7 +290,7 @@ def run_samples(program: Simulated, sets: Sets, arithmetic: Doubles, samples: in
 
 def _at_once(program: Simulated) -> int:
     """The number of samples that are run at once."""
-    return max(1, MOST // widest(program.closed_jaxpr))
+    return max(1, MOST // program.width)
 
 
 def _run_part(
@@ -299,7 +298,7 @@ def _run_part(
 ) -> list[list[np.ndarray]]:
     """The results of some of the samples of each data set."""
     if isinstance(arithmetic, Sampled):
-        turns = {id(e): [i * STRIDE] for i, e in enumerate(equations(program.closed_jaxpr))}
+        turns = {equation: [i * STRIDE] for equation, i in program.numbers.items()}
         new: dict[str, Any] = {"inexact": {}, "turns": turns, "marks": {}, "steps": {}}
         arithmetic = dataclasses.replace(arithmetic, samples=samples, chosen=chosen, sets=len(sets), **new)
     count = len(chosen)

@@ -38,7 +38,15 @@ from shardproof.properties.engines.simulate.errors import (
     raised_in,
 )
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
-from shardproof.properties.engines.simulate.jaxprs import ADD_UP, CHOOSE, Choices, equations, open_jaxpr, variables
+from shardproof.properties.engines.simulate.jaxprs import (
+    ADD_UP,
+    CHOOSE,
+    Choices,
+    equations,
+    open_jaxpr,
+    variables,
+    widest,
+)
 
 
 def called_jaxpr(equation: Any) -> Any:
@@ -351,6 +359,16 @@ class Simulated(Prepared):
     def equations(self) -> list[Any]:
         """All equations that something reads, including those of inner programs."""
         return [*equations(self.live().closed_jaxpr)]
+
+    @functools.cached_property
+    def numbers(self) -> dict[int, int]:
+        """The number of each equation, by its identity, inner programs included."""
+        return {id(equation): i for i, equation in enumerate(equations(self.closed_jaxpr))}
+
+    @functools.cached_property
+    def width(self) -> int:
+        """The most numbers of one value, on all devices together."""
+        return widest(self.closed_jaxpr)
 
     def typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Arguments in the dtypes that were traced; raises TypeError if their shapes are others."""

@@ -156,8 +156,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
     shares = [
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
-    share = tally.excluded / max(tally.drawn_structures + tally.excluded, 1)
-    excluded = f"{tally.excluded:,} ({share:.0%} of all)" if tally.excluded else "0"
+    share = f" ({tally.excluded / (tally.excluded + whole):.0%} of all)" if tally.drawn_structures else ""
+    excluded = f"{tally.excluded:,}{share if tally.excluded and tally.outcome != 'failed' else ''}"
     outcome = "held nothing" if held_nothing(tally) else OUTCOMES[tally.outcome]
     if tally.outcome == "passed" and not tally.structures:
         outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"
@@ -165,8 +165,9 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:
-    """The verdicts of each law on one implementation, as lines of text."""
-    rows = [VERDICTS, *map(verdict_row, tallies)]
+    """The verdicts of each law on one implementation, as lines of text; that nothing was compared is a note."""
+    compared = [t for t in tallies if t.outcome != "skipped" or set(t.not_run) != {NothingToCompare.TEXT}]
+    rows = [VERDICTS, *map(verdict_row, compared)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(VERDICTS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
@@ -181,9 +182,7 @@ class Summary:
     machine: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        # that communication was compared with nothing is a note
-        compared = [t for t in self.tallies if t.outcome != "skipped" or set(t.not_run) != {NothingToCompare.TEXT}]
-        return "\n".join([str(self.implementation), verdict_table(compared), *notes(self.tallies), *self.machine])
+        return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])
 
     def beside_the_table(self) -> str:
         """The lines that add to the failures where every law is broken."""

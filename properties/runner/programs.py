@@ -410,9 +410,14 @@ class Program:
             given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
             raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from None
 
-    def _check_serves(self, serves: Callable[..., bool]) -> None:
+    @property
+    def named(self) -> list[str]:
+        """The parameters that `serves` may have: dimensions of arguments, roles, and options."""
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and d.simple and not d.fixed}
-        names = [*sorted(sizes), *self.signature.roles, *self.conditions.options]
+        return [*sorted(sizes), *self.signature.roles, *self.conditions.options]
+
+    def _check_serves(self, serves: Callable[..., bool]) -> None:
+        names = self.named
         unknown = [name for name in _parameters(serves) if name not in names]
         if unknown:
             raise ValueError(f"serves: {unknown[0]!r}: expected parameters out of {', '.join(names)}")
@@ -455,7 +460,7 @@ def _examples(signature: Signature, conditions: Conditions, varied: Collection[s
             name: n if name in conditions.sizes else n * parts[name] * conditions.multiples.get(name, 1)
             for name, n in zip(names, chosen, strict=False)
         } | {name: int(name) for name in names if name.isdigit()}
-        if all(size % parts[name] == 0 for name, size in sizes.items()):
+        if all(size % (parts[name] * conditions.multiples.get(name, 1)) == 0 for name, size in sizes.items()):
             yield sizes, options, participants
 
 

@@ -165,7 +165,7 @@ def search(
     first_compiled = 0  # how many programs were compiled when the first violation was found
 
     def exclude(case: Case) -> None:
-        enough = [tally.exclude() for tally in tallies.values()]
+        enough = [tally.exclude() for tally in tallies.values() if smallest is None]  # shrinking draws only some kinds
         if any(enough):
             raise StopDrawing
 

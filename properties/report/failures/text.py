@@ -73,7 +73,7 @@ def _hint_conditions(violation: LawViolation) -> list[str]:
     refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
     if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):
         return []
-    names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
+    names = ", ".join(program.named)
     return [
         "",
         f"  if {program.name} does not support such a case, say what it needs, and no other is drawn: one_axis, sizes,",

@@ -218,7 +218,13 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 
 
 @main.command()
-@click.option("--minutes", type=click.FloatRange(0), default=5, show_default=True, help="Time limit.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0),
+    default=5,
+    show_default=True,
+    help="Nothing more is run then; what was found wrong is still made smaller.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws other programs.")
 @click.option("--operations", default="", metavar="NAMES", help="As in slice,pad. [default: all]")
 @click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Type of the axes of meshes. [default: both]")

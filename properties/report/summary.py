@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NothingToCompare
@@ -129,11 +130,6 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
             if never := [value for value in known if not any(value in one.get(trait, {}) for one in drawn)]:
                 add("never drawn", contract, f"{trait}: {', '.join(never)}")
     return found
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 structure`, `6,883 structures`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def merge_similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:

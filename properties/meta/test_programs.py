@@ -159,7 +159,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         (
             {"results": "batch@data embd"},
-            "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
+            "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument or option has embd: did you ",
         ),
         ({"results": {"y": "batch@data embed"}}, "the reference returns *: expected {'y': *}, as results are"),
         (
@@ -217,7 +217,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"reference": None, "holds": lambda y: True}, "cannot be called as holds(results, x, w_in, w_out): too many"),
         ({**HELD, "gradients": True}, "gradients=True, holds: expected a reference besides"),
         ({**HELD, "within": 0.1}, "within=0.1, holds: expected a reference besides"),
-        ({**HELD, "results": "rows embed"}, "results: 'rows': expected a dimension of an argument, or a size"),
+        ({**HELD, "results": "rows embed"}, "results: 'rows': expected a dimension of an argument, an option, or a"),
         ({"reference": None, "holds": 3}, "holds=3: expected a function"),
         ({"accumulator": "bfloat16"}, "accumulator='bfloat16': expected 'float32' or 'float64'"),
         ({"within": 2}, "within=2: expected a part of the largest number, such as 0.01"),
@@ -226,6 +226,10 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"results": Array("batch embed", only={"expert": 0})}, "only: 'expert': expected some of data, model"),
         ({"arguments": (Array("a", only={"data": 0}), "b", "c")}, "only: expected of results alone"),
         ({"whole": True, "results": Array("batch embed", only={"data": 0})}, "only, whole=True: a function of global"),
+        (
+            {"results": "batch@data k@model", "options": {"k": (1, 2)}},
+            "results: 'k' is an option: expected no role, which may not divide it",
+        ),
         ({"data": "scaled"}, "data='scaled': expected some of exact, real, special, nan, which programs have"),
     ],
 )
@@ -243,6 +247,29 @@ def test_parts_of_listed_sizes_are_multiples() -> None:
     described: Any = {"arguments": ("n@data",), "results": "n@data", "sizes": {"n": 12}, "multiples": {"n": 4}}
     program = Program(lambda x, *, data: x, lambda x: x, **described)
     assert {case.operands[0].block for case in drawn(program.contract.cases(Scope(8, 8)), 30)} == {(4,), (12,)}
+
+
+def gather_largest(x: Any, *, tp: Any, k: int) -> Any:
+    """The k largest of each row, whose columns are sharded."""
+    return lax.top_k(lax.all_gather(x, tp, axis=1, tiled=True), k)[0]
+
+
+def largest(x: Any, *, k: int, more: int = 0) -> Any:
+    """The same of whole arrays, and some more."""
+    return lax.top_k(x, k + more)[0]
+
+
+def test_a_dimension_of_results_may_be_an_option() -> None:
+    """Results have as many elements as an option says, with a reference and with a predicate."""
+    described: Any = {"arguments": ("rows n@tp",), "results": "rows k", "options": {"k": (3, 1)}, "sizes": {"n": 12}}
+    for reference, holds in ((largest, None), (None, lambda y, x, *, k: y.shape == (len(x), k))):
+        program = Program(gather_largest, reference, holds=holds, **described)
+        for case in drawn(program.contract.cases(Scope(1, 1)), 4):
+            x = np.ones((*case.mesh.sizes, *case.operands[0].block), case.operands[0].numpy_dtype)
+            (found,) = program.contract.oracle.value(case, [x])
+            assert found.shape == (*case.mesh.sizes, case.operands[0].block[0], case.keywords["k"])
+    with pytest.raises(ValueError, match=r"returns shape \(2, 5\): expected \(2, 3\), 'rows k'"):
+        _ = Program(gather_largest, partial(largest, more=2), **described).contract
 
 
 def test_a_size_is_no_parameter_of_a_predicate() -> None:

@@ -174,7 +174,7 @@ def end(error: AssertionError, text: str) -> NoReturn:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--smoke", is_flag=True, help="One implementation of each contract, on few cases: a minute.")
+@click.option("--smoke", is_flag=True, help="One implementation of each contract, on few cases: about 90 CPU seconds.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
     """Check the implementations of this project.

@@ -175,7 +175,7 @@ def end(error: AssertionError, text: str) -> NoReturn:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--smoke", is_flag=True, help="One implementation of each contract, on few cases: a minute.")
+@click.option("--smoke", is_flag=True, help="One implementation of each contract, on few cases: about 90 CPU seconds.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
     """Check the implementations of this project.
@@ -219,7 +219,13 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 
 
 @main.command()
-@click.option("--minutes", type=click.FloatRange(0), default=5, show_default=True, help="Time limit.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0),
+    default=5,
+    show_default=True,
+    help="Nothing more is run then; what was found wrong is still made smaller.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws other programs.")
 @click.option("--operations", default="", metavar="NAMES", help="As in slice,pad. [default: all]")
 @click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Type of the axes of meshes. [default: both]")

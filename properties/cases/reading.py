@@ -31,6 +31,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """A number of things: `1 structure`, `6,883 structures`; the ending is that of several."""
+    return f"{number:,} {noun}{ending if number != 1 else ''}"
+
+
 def load_json(text: str | bytes) -> Any:
     """JSON as data; raises Unreadable if the text is none, or nested too deeply."""
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.cases.suggestion import RequestError, did_you_mean
 from shardproof.properties.conformance import report
 from shardproof.properties.conformance.operations import OPERATIONS
@@ -32,8 +33,8 @@ class Progress:
     def show(self, outcome: Outcome) -> None:
         """Writes the line, unless another was written a moment ago."""
         line = (
-            f"{outcome.programs} programs in {outcome.seconds:.0f} s, {len(outcome.findings)} causes, "
-            f"{outcome.deaths} processes ended"
+            f"{counted(outcome.programs, 'program')} in {outcome.seconds:.0f} s, "
+            f"{counted(len(outcome.findings), 'cause')}, {counted(outcome.deaths, 'process', 'es')} ended"
         )
         if self.in_place:
             self.erase()

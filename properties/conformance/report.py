@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance.exhaustive import Reached
 from shardproof.properties.conformance.operations import OPERATIONS
@@ -66,10 +67,11 @@ def summary(outcome: Outcome) -> str:
     values = sum(one.kind.startswith("wrong") for one in confirmed)
     known = ", ".join(f"{name} {count}" for name, count in sorted(outcome.known.items()))
     return (
-        f"JAX {outcome.jax} on {outcome.platform}: {outcome.programs} programs, {rate:.1f} a second; "
+        f"JAX {outcome.jax} on {outcome.platform}: {counted(outcome.programs, 'program')}, {rate:.1f} a second; "
         f"{len(outcome.counts)} of {len(OPERATIONS)} operations, {columns} cells\n"
-        f"{len(confirmed)} causes, of which {values} give wrong values; {outcome.deaths} processes ended, "
-        f"{outcome.excused} programs wrong only for what the run had found\n"
+        f"{counted(len(confirmed), 'cause')}, of which {values} with wrong values; "
+        f"{counted(outcome.deaths, 'process', 'es')} ended, "
+        f"{counted(outcome.excused, 'program')} wrong only for what the run had found\n"
         f"{format_reached(outcome.reached)}known defects met: {known or 'none'}"
     )
 

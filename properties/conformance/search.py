@@ -168,10 +168,10 @@ class Search:
         of = self.outcome.counts.setdefault(program.operations[0], {}).setdefault(column(program), {})
         of[verdict.kind] = of.get(verdict.kind, 0) + 1
 
-    def step(self, batch: Sequence[Program]) -> None:
-        """Runs a batch, and looks into what is not right."""
-        bad = []
-        for drawn, verdict in self.workers.run(batch):
+    def step(self, batch: Sequence[Program], until: float) -> None:
+        """Runs a batch, as much of it as begins in time, and looks into what is not right."""
+        bad, before = [], self.outcome.programs
+        for drawn, verdict in self.workers.run(batch, until):
             self.outcome.programs += 1
             if verdict.kind in ("wrong", "fails"):
                 bad.append((drawn, verdict))
@@ -183,8 +183,10 @@ class Search:
             # what is wrong is the program that was run
             program = replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn
             self.count(drawn, Verdict("known" if self.excuse(program, verdict) else self.look_into(program, verdict)))
-        if batch and self.outcome.reached is not None:
-            self.outcome.reached.operations += 1
+        if self.outcome.reached is not None:
+            missing = len(batch) - (self.outcome.programs - before)
+            self.outcome.reached.operations += bool(batch) and not missing
+            self.outcome.reached.combinations -= missing
 
     def meet(self, names: Sequence[str]) -> None:
         """Counts known defects that a program has met."""
@@ -284,7 +286,7 @@ class Search:
         for number, batch in enumerate(self.enumerate(sets) if sets else self.draw()):
             # three batches of four of each kind, and one as users compile
             self.workers.quick = number // turns % 4 != 3
-            self.step(batch)
+            self.step(batch, start + seconds)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
             after(self.outcome)

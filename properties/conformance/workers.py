@@ -1,6 +1,7 @@
 """Processes that run programs: one that aborts or hangs is a verdict, not the end."""
 
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -170,15 +171,20 @@ class Workers:
             self.all.append(made)
         return getattr(self.local, name)
 
-    def run(self, programs: Sequence[Program]) -> Iterator[tuple[Program, Verdict]]:
-        """Programs with their verdicts, pack by pack, as they come."""
+    def run(self, programs: Sequence[Program], until: float = math.inf) -> Iterator[tuple[Program, Verdict]]:
+        """Programs with their verdicts, pack by pack, as they come; none after `until` by `time.monotonic`."""
         groups: dict[object, list[Program]] = {}
         for program in programs:
             groups.setdefault((program.axes, *program.mesh.items()), []).append(program)
         packs = [group[i : i + PACK] for group in groups.values() for i in range(0, len(group), PACK)]
-        run = lambda pack: (pack, self.worker(fast=True).run(pack, quick=self.quick))  # noqa: E731
-        for pack, verdicts in self.pool.map(run, packs):
-            yield from zip(pack, verdicts, strict=True)
+
+        def run(pack: Sequence[Program]) -> list[tuple[Program, Verdict]]:
+            if time.monotonic() > until:
+                return []
+            return list(zip(pack, self.worker(fast=True).run(pack, quick=self.quick), strict=True))
+
+        for found in self.pool.map(run, packs):
+            yield from found
 
     def close(self) -> None:
         """Ends all processes."""

@@ -267,8 +267,8 @@ class Signature:
 
 
 def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
-    """The sizes of the dimensions of global arrays in a case."""
-    return {
+    """The sizes of the dimensions of global arrays in a case; those that no argument has may be its options."""
+    return {name: value for name, value in case.keywords.items() if type(value) is int} | {
         d.name: n * case.mesh.axis_size(axes)
         for array, o in zip(signature.arrays, case.operands, strict=True)
         for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)

@@ -60,7 +60,7 @@ MOST_ON_ALL = 2**16
 another, as that of experts in a router, all devices together hold the square, and intermediates are larger still."""
 
 MOST_STATED = 2**24
-"""The most elements of one global array: seventy copies in doubles, in 9 GiB, are needed to sample roundings."""
+"""The most elements of one global array: to sample roundings takes seventy copies of it in doubles, which are 9 GiB."""
 
 Params = dict[str, Any]
 
@@ -80,7 +80,7 @@ def moved_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[s
 
 
 def with_invalid(*usual: str) -> Kinds:
-    """The sequence of the data sets of a case, and special ones of those who claim `invalid_indices`."""
+    """The kinds of the data sets of a case: the usual ones, and `special` if the claim is made of `invalid_indices`."""
     return lambda scope, dtype, params: (*usual, *(("special",) if "invalid_indices" in scope.features else ()))
 
 
@@ -175,8 +175,9 @@ def _layouts(
 ) -> list[Placement]:
     """The layouts of arguments, of which those without the axis tuple are the same on all participants.
 
-    Blocks are stacked and their dimensions sharded in any way, unless some dimension is `@others` or `@any`: then
-    sharded is what is said to be. Arguments that correspond, such as a mask with its values, are laid out as one.
+    Blocks are stacked and their dimensions sharded in any way, unless some dimension is described as `@others` or
+    `@any`: then only the dimensions that are described with a role are sharded. Arguments of the same dimensions, such
+    as a mask and its values, have the same layout.
     """
     replicated = "replicated_operands" in scope.features and draw(st.booleans(), label="replicated operand")
     others = [axis for axis in mesh.axis_names if axis not in axes]
@@ -240,9 +241,10 @@ def operation(
         kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
         features: those of `FEATURES` that an implementation may claim.
         violations: what it forbids besides wrong axes.
-        most: the most devices of a mesh.
-        leading: of a contract that has the feature `INDEPENDENT`, the place of the argument whose axes limit those of
-            all (weights vary where tokens do), unless that is claimed; the axis tuple's are not limited.
+        most: the largest number of devices that a mesh may have.
+        leading: for a contract with the feature `INDEPENDENT`, the position of an argument, such as the tokens. Unless
+            an implementation claims the feature, the other arguments, such as weights, vary along no axis that this one
+            does not vary along, apart from those of the axis tuple.
         keyword_axis: whether `axis_name` is passed by keyword.
         usual_sizes: the usual sizes of its dimensions, those of whole arrays.
         more: of `Contract`.

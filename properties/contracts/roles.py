@@ -201,7 +201,8 @@ def sizes_of_dimensions(draw: st.DrawFn, given: Given, *, conditions: Conditions
             if int(name) % part:  # this mesh cannot shard a dimension of that size
                 reject()
         elif name in conditions.sizes:
-            possible = sorted(size // part for size in conditions.sizes[name] if size % part == 0)
+            factor = part * conditions.multiples.get(name, 1)
+            possible = sorted(size // part for size in conditions.sizes[name] if size % factor == 0)
             if not possible:
                 reject()
             found[name] = draw(sampled(possible), label=f"size of {name}")

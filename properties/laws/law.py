@@ -31,15 +31,18 @@ class Verdict:
     reason: str = ""  # why it is not held: the exception, the name of the defect, what the engine lacks
     checked: int = 0  # data sets that were checked
     undecided: int = 0  # numbers of results that were compared with nothing
-    instead: str = ""  # why another engine ran it
+    instead: str = ""  # where another engine ran the case: what this one lacks for it
     final: bool = False  # of a case that is not run, whether it is so on every engine
-    declined: bool = False  # of an unsupported case, whether it is so without any derivative: nothing is to be said
+    # of an unsupported case, whether the function refuses it even if nothing is differentiated: then the law, which
+    # need not apply to every case, says nothing of it
+    declined: bool = False
     underived: bool = False  # of an unsupported case, whether JAX has no derivative of the function in it
     findings: Sequence[str] = ()  # remarks that break no law
     sent: Mapping[str, Any] | None = None  # what it sends, and what that was compared with, if it was counted
     # of each choice that a line of the function makes, which sides were taken
     choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    refused: Mapping[str, bool] | None = None  # for each result that was changed, whether `holds` refused it
+    # of a program with `holds`, results are changed on purpose: for each, whether `holds` says that it is wrong then
+    refused: Mapping[str, bool] | None = None
 
 
 Check = Callable[[Implementation, Case, Engine], Verdict]
@@ -68,7 +71,8 @@ class Law:
     name: str
     sentence: str  # what holds
     check: Check
-    # the part of a drawn case that is checked, such as the call without its chain; of that part, itself. None: none
+    # returns the case that the law checks where this one is drawn, such as the same call without its chain, or None if
+    # it checks nothing there; a case that was returned is returned unchanged
     of: Callable[[Case], Case | None] = whole_case
     concerns: Callable[[Implementation, str], bool] = lambda implementation, engine: True  # on one of its `engines`
     engines: tuple[str, ...] = ("simulate", "xla")  # the engines that can decide it
@@ -114,6 +118,10 @@ HOLDS_ELSEWHERE = (
 """The diagnoses of a function that keeps state: in this process, and where a new process has none."""
 
 
+LEAKED = "it uses a tracer that leaked from an earlier call, or an array of another mesh: expected its arguments alone"
+"""The finding of a function that keeps arrays."""
+
+
 class LawViolation(AssertionError):
     """An implementation breaks a law on a case.
 
@@ -153,7 +161,7 @@ class LawViolation(AssertionError):
     @property
     def leaks(self) -> bool:
         """True if JAX refuses an array of a trace that has ended, or of another mesh."""
-        return any(text in self.finding for text in ("raises UnexpectedTracerError", "should match the aval mesh"))
+        return LEAKED in self.finding
 
     @property
     def stated(self) -> list[str]:
@@ -179,7 +187,11 @@ class LawViolation(AssertionError):
 
     @property
     def mistake(self) -> tuple[object, ...]:
-        """The law, what is wrong, of what, and what it raises: all that stays the same in a smaller case."""
+        """The parts of a violation that must stay the same while its case is made smaller.
+
+        They are the law, the kind of what is wrong, whether a result or a derivative is, the exception, and whether
+        roundings alone explain it.
+        """
         raised = self.finding.partition(":")[0] if self.kind in RAISED else ""
         of = "derivative" if self.broken.of_derivative else self.broken.of
         return self.law.name, self.kind, of, raised, self.rounding
@@ -228,5 +240,6 @@ def origin_of(error: BaseException) -> list[str]:
     for frame in own_frames(error)[-4:]:
         lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
     message = f"{type(error).__name__}: {error}".rstrip().split("\n")
-    message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function
+    # where JAX names the suite's function, and its rules
+    message = [line for line in message if "shardproof/properties/" not in line and line.strip("-")]
     return [f"  {line}" for line in (*lines, *message[:6])]

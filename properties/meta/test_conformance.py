@@ -1,5 +1,6 @@
 """Programs with layouts: what is planted is found, what is drawn is valid, and what is shrunk stays wrong."""
 
+import math
 import os
 import re
 import subprocess
@@ -148,7 +149,7 @@ def test_the_page_finds_what_a_backend_gets_wrong(tmp_path: Path) -> None:
     blocks = re.findall(r"(?:^(?: {4}.*)?\n)+(?=\S)", section, re.MULTILINE)
     module, command, printed = (textwrap.dedent(block) for block in blocks if block.strip())
     (tmp_path / "mybackend.py").write_text(module)
-    words = command.replace("--minutes 1", "--minutes 0").split()[1:]
+    words = command.replace("--minutes 1", "--minutes 0.3").split()[1:]
     run = [sys.executable, "-c", "import sys; sys.path.remove(''); from shardproof.command import main; main()", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
@@ -431,7 +432,7 @@ class Noted(Workers):
         super().__init__(1)
         self.noted: list[bool] = []
 
-    def run(self, programs: Sequence[Program]) -> Iterator[tuple[Program, Verdict]]:
+    def run(self, programs: Sequence[Program], until: float = math.inf) -> Iterator[tuple[Program, Verdict]]:
         """All programs are right."""
         self.noted.append(self.quick)
         return ((one, Verdict("right")) for one in programs)
@@ -456,10 +457,10 @@ def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.Monkey
     counts: list[int] = []
     found = Search(1, ["neg", "abs", "sin"], ["auto"], noted, lambda text: None)
 
-    def run(programs: Sequence[Program]) -> list[Any]:
+    def run(programs: Sequence[Program], until: float) -> list[Any]:
         assert found.outcome.reached is not None
         counts.append(found.outcome.reached.operations)
-        return []
+        return [(one, Verdict("right")) for one in programs]
 
     monkeypatch.setattr(noted, "run", run)
     outcome = found.search(60, 1)
@@ -467,6 +468,31 @@ def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.Monkey
     assert outcome.reached is not None
     assert outcome.reached.operations == 1
     assert 0 in counts
+
+
+def test_the_time_limit_is_that_of_packs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch what began in time is counted, and nothing else of it runs, nor counts as reached."""
+    now = [0.0]
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+
+    def run(self: Worker, programs: Sequence[Program], *, quick: bool) -> list[Verdict]:
+        now[0] += 40
+        return [Verdict("right")] * len(programs)
+
+    monkeypatch.setattr(Worker, "run", run)
+    found = Search(1, ["neg"], ["auto"], Workers(1), lambda text: None)
+    batch = [update(3) for _ in range(5 * workers.PACK)]
+
+    def enumerate_once(sets: int) -> Iterator[list[Program]]:
+        found.outcome.reached = Reached(1, combinations=len(batch))
+        return iter([batch])
+
+    monkeypatch.setattr(found, "enumerate", enumerate_once)
+    outcome = found.search(60, 1)
+    found.workers.close()
+    assert outcome.programs == 2 * workers.PACK
+    assert outcome.reached == Reached(1, combinations=outcome.programs)
+    assert "1 program, " in report.summary(Outcome("0", "cpu", "", 0, programs=1))
 
 
 def small(steps: Sequence[Step], outputs: Sequence[str], dtype: str = "bfloat16", derivative: str = "") -> Program:
@@ -568,7 +594,7 @@ def test_progress_is_no_part_of_what_is_printed(
     progress.show(Outcome("0", "cpu", "", 0, 4))
     printed, shown = capsys.readouterr()
     assert printed == "wrong: auto\n"
-    lines = [f"{count} programs in 0 s, 0 causes, 0 processes ended" for count in range(1, 5)]
+    lines = [f"{count} program{'s' * (count > 1)} in 0 s, 0 causes, 0 processes ended" for count in range(1, 5)]
     erase = "\r\x1b[K"
     assert shown == (f"{erase}{erase.join(lines[:3])}{erase}{erase}{lines[3]}" if terminal else f"{lines[3]}\n")
 

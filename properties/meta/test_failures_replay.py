@@ -40,6 +40,7 @@ from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import applicable_laws, judge
 from shardproof.properties.runner.named import BuiltIn
 from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import Tally
 
 MINE = '''
@@ -264,11 +265,16 @@ def test_a_forbidden_case_is_wrong_in_the_argument_it_names(case: Case, reason: 
         check_oracle("error", case)
 
 
+def mlp_bad(x: Any, *, data: Any) -> Any:
+    """A function that is not `mlp`."""
+    return x
+
+
 def test_a_function_is_named_on_the_command_line_alone() -> None:
-    """A file of a function that is not built in says so, and the message says what to name."""
+    """A file of a function that is not built in says so, and the message what to name, or that another was named."""
     theirs = parse(changed(built_in=False, name="mine"))
-    with pytest.raises(NotAFailure, match=r"ring_shift\[mine\]: expected --impl ring_shift=MODULE:FUNCTION as well"):
-        source_of(theirs, [Given("all_gather", "mine", "gather")])
+    with pytest.raises(NotAFailure, match=r"^ring_shift\[mine\]: expected --impl ring_shift=MODULE:FUNCTION as well"):
+        source_of(theirs, [])
     given = Given("ring_shift", "mine", "shift")
     assert source_of(theirs, [given]) is source_of(parse(changed()), [given]) is given
     program = parse(changed(built_in=False, case__contract="mlp"))
@@ -276,6 +282,14 @@ def test_a_function_is_named_on_the_command_line_alone() -> None:
         source_of(program, (), ())
     with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM as well"):
         source_of(program, ())
+    gather = Given("all_gather", "mine", "gather")
+    with pytest.raises(
+        NotAFailure, match=r"^all_gather=mine:gather is all_gather: the failure is of ring_shift\[mine\]$"
+    ):
+        source_of(theirs, [gather])
+    another = Program(function=mlp_bad, reference=lambda x: x, arguments=("n@data",), results="n@data")
+    with pytest.raises(NotAFailure, match=r"^all_gather=.*, mine:BAD is mlp_bad: the failure is of mlp$"):
+        source_of(program, [gather], [(another, Given("", "mine", "BAD"))])
     with pytest.raises(NotAFailure, match="name='mine': not an implementation of ring_shift in this project"):
         source_of(parse(changed(name="mine")), ()).load()
 

@@ -53,6 +53,19 @@ def test_paths_exist(page: Path) -> None:
         assert (ROOT / path.replace("NAME", "pmax_loses_nan")).exists(), path
 
 
+NAMED = r"`@?(\w+)(?:\([^`]*\))?`\s+(?:in|of)\s+`((?:impl|oracles|properties|shardproof)/[\w/]*\.py)`"
+"""A name that a page has with the file in which it is."""
+
+
+def test_names_are_in_the_files_that_pages_name() -> None:
+    """What a page says to be in a file is defined there."""
+    named = {pair for page in PAGES for pair in re.findall(NAMED, page.read_text(encoding="utf-8"))}
+    for name, path in named:
+        assert re.search(rf"^(def |class |){name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
+    examples = ("mean_of_means", "mutants/operations"), ("rule", "engines/simulate/env"), ("KINDS", "cases/data")
+    assert named >= {(name, f"properties/{path}.py") for name, path in examples}
+
+
 def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)

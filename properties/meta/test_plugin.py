@@ -23,6 +23,7 @@ from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import matmul_precision, precision_of
 from shardproof.properties.report.scripts.source import options
 from shardproof.properties.report.session import check_destination, write_somewhere
+from shardproof.properties.runner import platforms
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 
 CHOSEN = (
@@ -237,12 +238,23 @@ def test_whether_a_run_draws_the_same_is_said_by_its_profile(
 
 @pytest.mark.lengthy
 def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
-    """`--platform gpu` without a GPU is a usage error with the expected and found devices."""
+    """`--platform gpu` without a GPU is a usage error that says so."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
     run = run_pytest("properties/suite/test_collectives.py", "-k", "broadcast", "--platform=gpu", **hidden)
     assert run.code == pytest.ExitCode.USAGE_ERROR, run.output
     (line,) = [line for line in run.output.splitlines() if line.strip()]
-    assert line.startswith("ERROR: --devices=8 --platform=gpu: expected 8 devices, found 0; ")
+    assert line.startswith("ERROR: --devices=8 --platform=gpu: expected 8 devices, and JAX finds no GPU at all")
+
+
+def test_a_missing_platform_is_named_and_one_device_is_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no device of a platform the platform is missing; of a few devices there are fewer."""
+    answers = {(False, "AssertionError"): "expected 1 device, and JAX finds no GPU at all$"}
+    answers[False, "RuntimeError: no driver"] = "JAX finds no GPU at all: RuntimeError: no driver$"
+    answers[True, "1"] = "expected 2 devices, found 1; give --devices 1, or run where there are more$"
+    for answer, words in answers.items():
+        monkeypatch.setattr(platforms, "run_python", lambda code, answer=answer: answer)
+        with pytest.raises(TooFewDevices, match=words):
+            check_devices("gpu", 1 + answer[0])
 
 
 def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

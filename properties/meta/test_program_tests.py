@@ -17,6 +17,7 @@ from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.plugin import nothing_selected
 from shardproof.properties.report.program_tests import program_test
+from shardproof.properties.report.session import COUNTED
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.programs import Description, Program
 
@@ -286,3 +287,12 @@ def ids(x: Any, *, data: Any) -> Any:
 
 
 IDS = Program(ids, lambda x: x, arguments=(Array("n@data", "int32"),), results=Array("n@data", "int32"))
+
+
+def test_the_counts_of_a_test_say_what_is_stated(request: pytest.FixtureRequest) -> None:
+    """The tallies of a test have the conditions of its program, as those of `check_program` have."""
+    program = Program(lambda x, *, data: x, lambda x: x, arguments=("n@data",), results="n@data", sizes={"n": 8})
+    program_test(program, laws="type", max_examples=1)("simulate", request)
+    (tally,) = request.node.stash[COUNTED]
+    del request.node.stash[COUNTED]
+    assert tally.stated == ("sizes: n in (8,)",)

@@ -14,13 +14,23 @@ import numpy as np
 import pytest
 from jax import lax
 
+from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
+from shardproof.properties.programs.violation import Broken, NothingToCompare
 from shardproof.properties.report.checking import check_program
+from shardproof.properties.report.failures.text import render
+from shardproof.properties.report.summary import verdict_row, verdict_table
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.tally import Tally
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -149,7 +159,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         (
             {"results": "batch@data embd"},
-            "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
+            "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument or option has embd: did you ",
         ),
         ({"results": {"y": "batch@data embed"}}, "the reference returns *: expected {'y': *}, as results are"),
         (
@@ -168,6 +178,11 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),
         ({"sizes": {"embed": -1}}, "sizes: embed=-1: expected a whole number of at least 1"),
+        (
+            {"sizes": {"embed": (8, 7)}, "multiples": {"embed": 2}},
+            "sizes: embed=7, multiples: embed=2: expected a size that is a multiple",
+        ),
+        ({"arguments": ("batch@data 2", "2 m@model", "m@model 2"), "sizes": {"2": 4}}, "sizes: '2': expected some of"),
         ({"most_devices": 0}, "most_devices=0: expected a whole number of at least 1"),
         ({"random_seed": -1}, "random_seed=-1: expected"),
         ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
@@ -202,7 +217,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"reference": None, "holds": lambda y: True}, "cannot be called as holds(results, x, w_in, w_out): too many"),
         ({**HELD, "gradients": True}, "gradients=True, holds: expected a reference besides"),
         ({**HELD, "within": 0.1}, "within=0.1, holds: expected a reference besides"),
-        ({**HELD, "results": "rows embed"}, "results: 'rows': expected a dimension of an argument, or a size"),
+        ({**HELD, "results": "rows embed"}, "results: 'rows': expected a dimension of an argument, an option, or a"),
         ({"reference": None, "holds": 3}, "holds=3: expected a function"),
         ({"accumulator": "bfloat16"}, "accumulator='bfloat16': expected 'float32' or 'float64'"),
         ({"within": 2}, "within=2: expected a part of the largest number, such as 0.01"),
@@ -211,6 +226,10 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"results": Array("batch embed", only={"expert": 0})}, "only: 'expert': expected some of data, model"),
         ({"arguments": (Array("a", only={"data": 0}), "b", "c")}, "only: expected of results alone"),
         ({"whole": True, "results": Array("batch embed", only={"data": 0})}, "only, whole=True: a function of global"),
+        (
+            {"results": "batch@data k@model", "options": {"k": (1, 2)}},
+            "results: 'k' is an option: expected no role, which may not divide it",
+        ),
         ({"data": "scaled"}, "data='scaled': expected some of exact, real, special, nan, which programs have"),
     ],
 )
@@ -221,6 +240,63 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
         check_program(**given)
     assert "\n" not in str(raised.value)
     assert "inspect.py" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_parts_of_listed_sizes_are_multiples() -> None:
+    """Of listed sizes those are drawn whose part on each device is a multiple as well."""
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "sizes": {"n": 12}, "multiples": {"n": 4}}
+    program = Program(lambda x, *, data: x, lambda x: x, **described)
+    assert {case.operands[0].block for case in drawn(program.contract.cases(Scope(8, 8)), 30)} == {(4,), (12,)}
+
+
+def gather_largest(x: Any, *, tp: Any, k: int) -> Any:
+    """The k largest of each row, whose columns are sharded."""
+    return lax.top_k(lax.all_gather(x, tp, axis=1, tiled=True), k)[0]
+
+
+def largest(x: Any, *, k: int, more: int = 0) -> Any:
+    """The same of whole arrays, and some more."""
+    return lax.top_k(x, k + more)[0]
+
+
+def test_a_dimension_of_results_may_be_an_option() -> None:
+    """Results have as many elements as an option says, with a reference and with a predicate."""
+    described: Any = {"arguments": ("rows n@tp",), "results": "rows k", "options": {"k": (3, 1)}, "sizes": {"n": 12}}
+    for reference, holds in ((largest, None), (None, lambda y, x, *, k: y.shape == (len(x), k))):
+        program = Program(gather_largest, reference, holds=holds, **described)
+        for case in drawn(program.contract.cases(Scope(1, 1)), 4):
+            x = np.ones((*case.mesh.sizes, *case.operands[0].block), case.operands[0].numpy_dtype)
+            (found,) = program.contract.oracle.value(case, [x])
+            assert found.shape == (*case.mesh.sizes, case.operands[0].block[0], case.keywords["k"])
+    with pytest.raises(ValueError, match=r"returns shape \(2, 5\): expected \(2, 3\), 'rows k'"):
+        _ = Program(gather_largest, partial(largest, more=2), **described).contract
+
+
+def test_a_size_is_no_parameter_of_a_predicate() -> None:
+    """A predicate of cases may have dimensions of arguments, roles and options, which messages list, and no sizes."""
+    described: Any = {"arguments": ("2 batch@tp",), "results": "2 batch@tp", "options": {"k": (1, 2)}}
+    program = Program(lambda x, *, tp, k: x, lambda x, *, k: x, **described)
+    assert program.named == ["batch", "tp", "k"]
+    wrong = Broken("raises", "raises ValueError: batch=1")
+    (case,) = drawn(program.contract.cases(Scope(1, 1)), 1)
+    violation = LawViolation(program.implementation, LAWS["value"], case, "simulate", wrong, origin=["f"])
+    assert render(violation).endswith("or serves=, a predicate of any of batch, tp, k")
+
+
+def test_what_is_excluded_has_the_share_of_what_was_drawn() -> None:
+    """The share of what is excluded is that of all draws, without those of shrinking; a violated law has none."""
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "serves": lambda n, data: n == 3 * data}
+    wrong = Program(lambda x, *, data: 2 * x, lambda x: x, **described).implementation
+    on: Any = (wrong, engine_named("simulate"), Scope(8, 8))
+    found = [find_violation([LAWS["value"]], *on, max_examples=2, shrink=shrink) for shrink in (False, True)]
+    first, shrunk = (one.tallies["value"].excluded for one in found)
+    assert first == shrunk > 0
+    passed = Tally("f", "f", "value", structures=1, excluded=3)
+    assert verdict_row(passed)[-1] == "3 (75% of all)"
+    assert verdict_row(dataclasses.replace(passed, outcome="failed"))[-1] == "3"
+    assert verdict_row(Tally("f", "f", "value", outcome="unchecked", excluded=3))[-1] == "3"
+    nothing = Tally("f", "f", "communication", outcome="skipped", not_run={NothingToCompare.TEXT: 2})
+    assert "communication" not in verdict_table([passed, nothing])
 
 
 def test_a_wrong_description_names_its_line() -> None:

@@ -77,7 +77,7 @@ def reference_of(
         pass
     if traced:
         program, exact = traceable.run_program("value", traceable.called, shapes, dtypes, options)
-        _check_results(signature, program.out_avals, sizes, participants)
+        _check_results(signature, program.out_avals, sizes, options, participants)
         _check_run(traceable, program, small, options, exact=exact)
         casts = narrow_casts(traceable.program("value", traceable.called, shapes, dtypes, options))
         return JaxReference(function, signature, DOUBT_OF_TABLES if has_tables(program) else traceable.doubt, casts)
@@ -98,7 +98,7 @@ def reference_of(
         raise ValueError(
             f"the reference cannot be called with {called_with}{alone}: {type(error).__name__}{where}: {first}"
         ) from error
-    _check_results(signature, results, sizes, participants)
+    _check_results(signature, results, sizes, options, participants)
     return own
 
 
@@ -120,10 +120,16 @@ def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: O
 
 
 def _check_results(
-    signature: Signature, found: Sequence[Any], sizes: Mapping[str, int], participants: Mapping[str, int]
+    signature: Signature,
+    found: Sequence[Any],
+    sizes: Mapping[str, int],
+    options: Options,
+    participants: Mapping[str, int],
 ) -> None:
     """Raises ValueError unless results have the dimensions, and the kind of dtype, of their descriptions."""
-    known = {dimension.name for one in signature.arrays for dimension in one.dimensions}
+    named = {dimension.name for one in signature.arrays for dimension in one.dimensions}
+    chosen = {name: n for name, n in options.items() if type(n) is int and name not in named}
+    known, sizes = named | {*chosen}, {**sizes, **chosen}
     for name, array, result in zip(jax.tree.leaves(signature.result_tree), signature.results, found, strict=True):
         shape = array.shape(sizes, participants)
         if tuple(result.shape) != shape:
@@ -131,7 +137,10 @@ def _check_results(
             strange = dict.fromkeys(
                 d.name for d in array.dimensions if d.name and d.simple and d.fixed is None and d.name not in known
             )
-            hints = [f"; no argument has {one}: {suggestion.near(one, known)}".removesuffix(": ") for one in strange]
+            hints = [
+                f"; no argument or option has {one}: {suggestion.near(one, known)}".removesuffix(": ")
+                for one in strange
+            ]
             expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{''.join(hints)}"
             raise ValueError(f"{name}: the reference returns shape {tuple(result.shape)}: expected {expected}")
         if is_float(np.dtype(result.dtype)) != array.floating:

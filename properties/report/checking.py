@@ -258,7 +258,7 @@ class Searches:
 
     def _state_elsewhere(self, violation: LawViolation) -> list[str] | None:
         """The diagnosis of a violation that another process does not show, where other calls came before."""
-        if self.reported.covers(violation) or violation.case.mesh.size > LARGE:
+        if self.reported.covers(violation) or violation.leaks or violation.case.mesh.size > LARGE:
             return None
         task = self._task([violation.law], violation.engine, max_examples=1, case=violation.case.to_json())
         with suppress(NotSent, NeverBegan, NotAFailure):

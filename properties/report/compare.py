@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.report.report import Record
-from shardproof.properties.report.summary import counted
 from shardproof.properties.runner.tally import Tally
 
 SLOWER, SECONDS, WEAKER = 1.5, 2.0, 0.5

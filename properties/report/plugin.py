@@ -22,6 +22,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from rich.console import RenderableType
 
 from shardproof.plugin import RUNNING, add_options, own, take_settings, terminal
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws import LAWS, Law
@@ -372,7 +373,7 @@ def devices(pytestconfig: pytest.Config) -> int:
     """The number of devices; fewer than requested are a failure."""
     wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
     if found < wanted:  # something made JAX's devices before this plugin could
-        pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
+        pytest.fail(f"--devices={wanted}: expected {counted(wanted, 'device')}, found {found}", pytrace=False)
     return int(wanted)
 
 

@@ -85,6 +85,8 @@ def program_test(
             max_examples=max_examples, random_seed=random_seed,
         )  # fmt: skip
         request.node.stash[COUNTED] = [*verdicts.tallies.values()]
+        for tally in verdicts.tallies.values():
+            tally.stated = program.implementation.stated
         if engine == "xla":
             for line in devices_note():
                 request.node.stash[COUNTED][0].finding(engine, line)

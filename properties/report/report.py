@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
@@ -22,7 +23,6 @@ from shardproof.properties.report.failures.causes import by_cause, group_text, l
 from shardproof.properties.report.summary import (
     ORDERS,
     VERDICTS,
-    counted,
     notes,
     verdict_row,
     verdict_table,

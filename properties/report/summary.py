@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.performance.tables import aligned
 from shardproof.properties.programs.implementations import Implementation
@@ -132,11 +133,6 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
     return found
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 structure`, `6,883 structures`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def merge_similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
     """The first of texts that differ in numbers, quoted words, tuples and lists alone, how many, and their count."""
     kinds: dict[str, list[str]] = {}
@@ -157,8 +153,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
     shares = [
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
-    share = tally.excluded / max(tally.drawn_structures + tally.excluded, 1)
-    excluded = f"{tally.excluded:,} ({share:.0%} of all)" if tally.excluded else "0"
+    share = f" ({tally.excluded / (tally.excluded + whole):.0%} of all)" if tally.drawn_structures else ""
+    excluded = f"{tally.excluded:,}{share if tally.excluded and tally.outcome != 'failed' else ''}"
     outcome = "held nothing" if held_nothing(tally) else OUTCOMES[tally.outcome]
     if tally.outcome == "passed" and not tally.structures:
         outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"
@@ -166,8 +162,9 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:
-    """The verdicts of each law on one implementation, as lines of text."""
-    return aligned([VERDICTS, *map(verdict_row, tallies)])
+    """The verdicts of each law on one implementation, as lines of text; that nothing was compared is a note."""
+    compared = [t for t in tallies if t.outcome != "skipped" or set(t.not_run) != {NothingToCompare.TEXT}]
+    return aligned([VERDICTS, *map(verdict_row, compared)])
 
 
 @dataclass(frozen=True)
@@ -179,9 +176,7 @@ class Summary:
     machine: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        # that communication was compared with nothing is a note
-        compared = [t for t in self.tallies if t.outcome != "skipped" or set(t.not_run) != {NothingToCompare.TEXT}]
-        return "\n".join([str(self.implementation), verdict_table(compared), *notes(self.tallies), *self.machine])
+        return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])
 
     def beside_the_table(self) -> str:
         """The lines that add to the failures where every law is broken."""

@@ -31,7 +31,7 @@ from shardproof.properties.known_defects import (
 )
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import LawViolation, Verdict, first_line, origin_of, own_frames
+from shardproof.properties.laws.law import LEAKED, LawViolation, Verdict, first_line, origin_of, own_frames
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
@@ -285,9 +285,7 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
     """The mistake of the implementation that an exception shows; raises SuiteError if it comes from this suite."""
     if isinstance(error, Broken):
         return error
-    first = str(error).partition("\n")[0]
-    if not first and (frames := traceback.extract_tb(error.__traceback__)):  # as of JAX's own assertions
-        first = f"{frames[-1].line}"
+    first = message_of(error)
     raised = f"{type(error).__name__}: {first}"
     if own(error):
         raise SuiteError(f"{law.name} fails, which is an error of this suite: {raised}, on {case}") from error
@@ -301,6 +299,20 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
     kind: Kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "raises")
     derived = any(frame.f_code is check_gradient.__code__ for frame, _ in walk_tb(error.__traceback__))
     return Broken(kind, f"raises {raised}", of="gradient" if derived else "result")
+
+
+def message_of(error: Exception) -> str:
+    """The first line of an exception's message; in words where JAX finds a leaked tracer or an axis that is unknown."""
+    first = str(error).partition("\n")[0]
+    leaked = isinstance(error, jax.errors.UnexpectedTracerError) or "should match the aval mesh" in first
+    if not first and (frames := [*walk_tb(error.__traceback__)]):  # as of JAX's own assertions
+        first = f"{traceback.extract_tb(error.__traceback__)[-1].line}"
+        known = frames[-1][0].f_locals
+        if "assert set(new_axes) == set(axes)" in first and {"axes", "cur_mesh"} <= {*known}:
+            unknown = [str(axis) for axis in known["axes"] if axis not in known["cur_mesh"].axis_names]
+            first = f"unbound axis name: {', '.join(unknown)}"
+            leaked = any(frame.f_code.co_name == "auto_insert_reshard" for frame, _ in frames)  # the type of an operand
+    return LEAKED if leaked else first
 
 
 def declines(implementation: Implementation, case: Case) -> bool:

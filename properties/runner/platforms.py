@@ -9,6 +9,7 @@ from functools import cache
 
 import jax
 
+from shardproof.properties.cases.reading import counted
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.runner.stated import GivenError
@@ -49,18 +50,18 @@ def check_devices(platform: str, devices: int) -> None:
 
     A process of its own counts them: one that has opened an accelerator may keep it from the workers.
     """
-    wanted = f"--devices={devices} --platform={platform}: expected {devices} devices"
+    wanted = f"--devices={devices} --platform={platform}: expected {counted(devices, 'device')}"
     count = f"import jax; jax.config.update('jax_platforms', {BACKENDS[platform]!r}); print(len(jax.devices()))"
     try:
         works, last = run_python(count)
     except subprocess.TimeoutExpired:
         raise TooFewDevices(f"{wanted}; JAX did not say within {COUNTING_SECONDS} s how many there are") from None
     found = int(last) if works else 0
+    if not found:
+        why = "" if last in ("", "AssertionError") else f": {last}"
+        raise TooFewDevices(f"{wanted}, and JAX finds no {platform.upper()} at all{why}")
     if found < devices:
-        reason = f"give --devices {found}, or run where there are more"
-        if not found:
-            reason = "JAX sees no such device" if last in ("", "AssertionError") else last
-        raise TooFewDevices(f"{wanted}, found {found}; {reason}")
+        raise TooFewDevices(f"{wanted}, found {found}; give --devices {found}, or run where there are more")
 
 
 def run_python(code: str) -> tuple[bool, str]:

@@ -92,7 +92,8 @@ class Program:
             the same part of a result must hold the same bits. There are no gradients to compare.
         whole: whether the function takes global arrays.
         roles: further roles, which shard no dimension.
-        options: keyword arguments of both functions, with the values to draw them from.
+        options: keyword arguments of both functions, with the values to draw them from. A dimension of results that no
+            argument has may be one: `"batch k"`, as of the k largest.
         one_axis: the roles for which the function takes a single axis, and no tuple.
         sizes: the sizes that a dimension may have; others are small multiples of what shards them.
         multiples: what each device's part of a dimension must be a multiple of.
@@ -185,8 +186,13 @@ class Program:
             given = "neither" if self.holds is None else "both"
             raise ValueError(f"reference, holds: {given} given: expected the same on whole arrays, or a predicate")
         check_conditions(self.signature, self.conditions)
+        arguments = {dimension.name for array in self.signature.arrays for dimension in array.dimensions}
+        chosen = {*self.conditions.options} - arguments
+        for dimension in (d for array in self.signature.results for d in array.dimensions if d.roles):
+            if dimension.name in chosen:
+                raise ValueError(f"results: {dimension.name!r} is an option: expected no role, which may not divide it")
         if self.holds is not None:
-            self._check_holds(self.holds)
+            self._check_holds(self.holds, arguments | chosen)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
         if self.whole and not self.check_vma:
@@ -394,15 +400,15 @@ class Program:
             call = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"serves({call}) raises {type(error).__name__}: {error}") from error
 
-    def _check_holds(self, holds: Callable[..., Any]) -> None:
+    def _check_holds(self, holds: Callable[..., Any], known: Collection[str]) -> None:
         """Raises ValueError unless the predicate can be called with what is described."""
         for name, value in (("gradients", self.gradients), ("accumulator", self.accumulator), ("within", self.within)):
             if value:
                 raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
-        known = {dimension.name for array in self.signature.arrays for dimension in array.dimensions}
-        for name in sorted({d.name for a in self.signature.results for d in a.dimensions if d.simple} - known):
+        for name in sorted({d.name for a in self.signature.results for d in a.dimensions if d.simple} - {*known}):
             if name and not name.isdigit():
-                raise ValueError(f"results: {name!r}: expected a dimension of an argument, or a size, beside holds")
+                expected = "a dimension of an argument, an option, or a size"
+                raise ValueError(f"results: {name!r}: expected {expected}, beside holds")
         options = self.conditions.options
         try:
             inspect.signature(holds).bind(None, *self.signature.tree, **dict.fromkeys(options))
@@ -410,9 +416,14 @@ class Program:
             given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
             raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from None
 
-    def _check_serves(self, serves: Callable[..., bool]) -> None:
+    @property
+    def named(self) -> list[str]:
+        """The parameters that `serves` may have: dimensions of arguments, roles, and options."""
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and d.simple and not d.fixed}
-        names = [*sorted(sizes), *self.signature.roles, *self.conditions.options]
+        return [*sorted(sizes), *self.signature.roles, *self.conditions.options]
+
+    def _check_serves(self, serves: Callable[..., bool]) -> None:
+        names = self.named
         unknown = [name for name in _parameters(serves) if name not in names]
         if unknown:
             raise ValueError(f"serves: {unknown[0]!r}: expected parameters out of {', '.join(names)}")
@@ -455,7 +466,7 @@ def _examples(signature: Signature, conditions: Conditions, varied: Collection[s
             name: n if name in conditions.sizes else n * parts[name] * conditions.multiples.get(name, 1)
             for name, n in zip(names, chosen, strict=False)
         } | {name: int(name) for name in names if name.isdigit()}
-        if all(size % parts[name] == 0 for name, size in sizes.items()):
+        if all(size % (parts[name] * conditions.multiples.get(name, 1)) == 0 for name, size in sizes.items()):
             yield sizes, options, participants
 
 

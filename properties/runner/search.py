@@ -108,7 +108,7 @@ def search(
     first_compiled = 0  # how many programs were compiled when the first violation was found
 
     def exclude(case: Case) -> None:
-        enough = [tally.exclude() for tally in tallies.values()]
+        enough = [tally.exclude() for tally in tallies.values() if smallest is None]  # shrinking draws only some kinds
         if any(enough):
             raise StopDrawing
 
@@ -184,7 +184,7 @@ def search(
 
 
 SELDOM = 200_000
-"""The objects after which Python looks for cycles: tracing makes millions, of which few are in any."""
+"""How many new objects Python makes before it looks for cycles of them: tracing makes millions, and few cycles."""
 
 
 @contextmanager
@@ -205,7 +205,7 @@ RERUNS = {"simulate": 4, "xla": 1}
 """How often a violation is run again, per engine: a function may keep state."""
 
 FIRST_HELD = 2
-"""How many cases that the interpreter found right are run again as often."""
+"""How many cases that held are checked again after a violation, each as often: a function with state may break them."""
 
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it counts as right there."""
@@ -380,9 +380,10 @@ def _on_smallest_mesh(
 
 
 def _smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
-    """The meshes next to one: with an axis that is shorter, or gone; of a large one, a single axis of half as many.
+    """The meshes to try after one: those with one axis shorter, or without it.
 
-    Of a large one the smallest as well: fewer choices draw it than a small one, and Hypothesis takes that for simpler.
+    After a large mesh they are a single axis of half as many devices, and the smallest meshes of all. Hypothesis would
+    not come to these by itself: it prefers what is drawn in fewer choices, and a large mesh is.
     """
     devices = math.prod(sizes)
     if devices > LARGE:  # of which the search shrinks the numbers by itself

@@ -35,7 +35,8 @@ def several(values: Any) -> tuple[Any, ...]:
 
 def check_conditions(signature: Signature, conditions: Conditions) -> None:
     """Raises ValueError unless the conditions of a program are possible, and name its own roles and dimensions."""
-    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions if d.simple}
+    described = [d for array in (*signature.arrays, *signature.results) for d in array.dimensions]
+    dimensions = {d.name for d in described if d.name and d.simple and not d.fixed}
     for what, names, known in (
         ("one_axis", conditions.one_axis, set(signature.roles)),
         ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
@@ -58,6 +59,9 @@ def check_conditions(signature: Signature, conditions: Conditions) -> None:
         for number in numbers:
             if type(number) is not int or number < 1:
                 raise ValueError(f"{what}={number!r}: expected a whole number of at least 1")
+    for name, factor in conditions.multiples.items():
+        if odd := [size for size in conditions.sizes.get(name, ()) if size % factor]:
+            raise ValueError(f"sizes: {name}={odd[0]}, multiples: {name}={factor}: expected a size that is a multiple")
     _check_elements(signature, conditions)
     if not signature.roles:
         raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")

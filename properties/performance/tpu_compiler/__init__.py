@@ -73,7 +73,7 @@ def missing() -> str:
         return ""
     return (
         "the engine tpu-compiler needs libtpu, which is not installed: pip install --group tpu-compiler in a checkout, "
-        "or pip install libtpu (a download of 140 MB); no TPU is needed"
+        "or pip install libtpu (a download of 140 MB, 700 MB installed); no TPU is needed"
     )
 
 

@@ -74,7 +74,7 @@ class ReportedCauses:
         elif violation.kind == "unfinished":
             self.stuck = f"it did not end on {violation.engine}"
         elif violation.leaks:
-            self.stuck = "it keeps an array of an earlier call"
+            self.stuck = "it keeps arrays"
 
     def covers(self, violation: LawViolation) -> bool:
         """True if the cause of a violation was reported, or one that it follows from."""

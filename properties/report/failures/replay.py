@@ -152,19 +152,23 @@ def source_of(
 
     Programs are those of the test files that pytest is run on; None without pytest.
     """
-    contract = recorded.case.contract.name
-    for one in given:
-        if contract == (one.contract or one.load().contract.name):
+    contract, known = recorded.case.contract.name, list(programs or ())
+    named = [(one, one.contract or one.load().contract.name) for one in given]
+    for one, name in named:
+        if name == contract:
             return one
-    tested = [one for program, one in programs or () if program.name == contract]
+    tested = [one for program, one in known if program.name == contract]
     if tested:
         return next((one for one in tested if one.function == recorded.program), tested[0])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
-    if is_listed(recorded.case.contract):
-        raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
-    tests = "" if programs is None else ", or the file with its program_test,"
-    raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM{tests} as well")
+    listed = is_listed(recorded.case.contract)
+    whose = f"{contract}[{one_line(recorded.name)}]" if listed else contract
+    if others := ", ".join(f"{one} is {name}" for one, name in (*named, *((one, p.name) for p, one in known))):
+        raise NotAFailure(f"{others}: the failure is of {whose}")
+    tests = "" if listed or programs is None else ", or the file with its program_test,"
+    form = f"{contract}=MODULE:FUNCTION" if listed else "MODULE:PROGRAM"
+    raise NotAFailure(f"{whose}: expected --impl {form}{tests} as well")
 
 
 def recheck(file: Path, function: Any = None, **said: str) -> int:

@@ -60,20 +60,18 @@ def _hint_unchecked_types(violation: LawViolation) -> list[str]:
 
 
 def _hint_conditions(violation: LawViolation) -> list[str]:
-    """A hint for functions that keep arrays, or programs that refuse a case, other than by NotImplementedError."""
+    """A hint for functions that name axes, or programs that refuse a case, other than by NotImplementedError."""
     program, finding = violation.implementation.program, violation.finding
-    if violation.leaks:
-        line = "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone"
-        return ["", line]
-    if "assert set(new_axes) == set(axes)" in finding:
+    if "unbound axis name" in finding:
         axes = "axis_name" if program is None else ", ".join(program.signature.roles) or "none"
-        line = "  it keeps an array of an earlier call, or names an axis that this mesh does not have:"
-        return ["", line, f"  expected it to use its arguments alone, and the axes that it gets as {axes}"]
+        return ["", f"  expected the axes that it gets as {axes}: their names differ from case to case"]
+    if violation.leaks:
+        return []
     # of functions, or of JAX, as for a `ppermute` over axes that are not in mesh order
     refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
     if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):
         return []
-    names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
+    names = ", ".join(program.named)
     return [
         "",
         f"  if {program.name} does not support such a case, say what it needs, and no other is drawn: one_axis, sizes,",

@@ -15,6 +15,8 @@
   are up to near the largest, and never wrap around.
 - *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
   and the whole sum only in a wider accumulator, so that a dtype which is too narrow shows in one rounding.
+- *large*: in floats, numbers whose power of e exceeds the largest finite number of the dtype, or is smaller than any,
+  among small integers.
 - *zeros*: nothing else in every second data set, and among real numbers in the others. No derivative is checked.
 """
 
@@ -36,7 +38,7 @@ from shardproof.oracles.dtypes import (
     smallest_normal,
 )
 
-KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial", "zeros")
+KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial", "zeros", "large")
 """In this order, which is part of what seeds a generator: a new kind comes last, and old data stay what they are."""
 
 MOST_SEED = 2**32
@@ -83,7 +85,7 @@ def _generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, d
     if data.kind == "real" and is_float(dtype):
         values = rng.standard_normal(shape)  # of the narrower dtypes, those of float32
         return values if dtype == np.float64 else values.astype(np.float32).astype(dtype)
-    if data.kind in ("special", "nan"):
+    if data.kind in ("special", "nan", "large") and (data.kind != "large" or is_float(dtype)):
         share = 0.5 / max(terms, 1) if degree > 1 and is_float(dtype) else 0.3
         return _special(rng, shape, dtype, largest, data, share)
     if data.kind == "zeros":
@@ -138,7 +140,9 @@ def _special(
 ) -> np.ndarray:
     values = _small_integers(rng, shape, dtype, largest)
     if is_float(dtype):
-        choices = np.array([np.nan] if data.kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
+        overflows = math.ceil(1.5 * math.log(largest_finite(dtype)))
+        of_kind = {"nan": [np.nan], "special": [-0.0, np.inf, -np.inf], "large": [overflows, -overflows]}
+        choices = np.array(of_kind[data.kind], np.float32).astype(dtype)
         if data.kind == "special":  # a dtype without infinities turns them into NaN
             choices = choices[choices == choices]
     elif is_integer(dtype):

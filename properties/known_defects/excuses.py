@@ -52,6 +52,10 @@ def excuse(
             others = partial(excuse, law, implementation, case, engine, repaired=repaired | {defect.name})
             with defect.repair(primitive):
                 verdict = _judged(defect, partial(law.check, implementation, case, engine), others)
+        if verdict is not None and verdict.kind == "excused" and defect.says is not None:
+            programs = _programs(law, implementation, case, engine)
+            program = next(one for one in programs if defect.at_fault(case, one) is not None)
+            return dataclasses.replace(verdict, findings=(f"{defect.says(program)} (known defect {defect.name})",))
         if verdict is not None:
             return verdict
     return None

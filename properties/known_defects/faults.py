@@ -11,7 +11,7 @@ from jax.extend import core
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.collectives import axes_of
-from shardproof.properties.engines.simulate.jaxprs import equations, open_jaxpr, scan_counts, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations, location_in, open_jaxpr, scan_counts, subjaxprs
 
 
 def equations_of_constants(program: Any) -> list[Any]:
@@ -98,6 +98,19 @@ def along_empty(equation: Any) -> bool:
     params = equation.params
     along = params["all_gather_dimension"] if "all_gather_dimension" in params else params["scatter_dimension"]
     return bool(params["tiled"]) and shape(equation)[along] == 0
+
+
+def untyped_order(equation: Any) -> bool:
+    """True if a sort by what varies has a result that does not vary, since an operand does not."""
+    along = [v.aval.manual_axis_type.varying for v in equation.invars if isinstance(v, core.Var)]
+    union = frozenset[str]().union(*along)
+    return any(v.aval.manual_axis_type.varying != union for v in equation.outvars)
+
+
+def line_of_order(program: Any) -> str:
+    """A sentence on the first sort whose order is typed as the same everywhere."""
+    sort = next(e for e in equations(program) if e.primitive.name == "sort" and untyped_order(e))
+    return f"argsort at {location_in(program, sort)} is typed the same everywhere though its operand varies"
 
 
 def has_inner_shard_map(equation: Any) -> bool:

@@ -15,7 +15,7 @@ import jax
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.simulate.errors import RaggedMetadata, raised_in
+from shardproof.properties.engines.simulate.errors import RaggedMetadata, UnequalReplicas, raised_in
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.programs.violation import Broken
 
@@ -49,6 +49,8 @@ class Defect:
     suspect: Callable[[Case, Any], Any] | None = None
     # given the primitive at fault, a context without the defect; None: the interpreter does not have it
     repair: Callable[[Any], AbstractContextManager[None]] | None = None
+    # a sentence on the line at fault in a program, for a user
+    says: Callable[[Any], str] | None = None
     confirmed: bool = False  # whether the law must hold on the repaired compiler too, since the fault may not show
 
     @property
@@ -244,6 +246,18 @@ EXCUSING = (
         at_fault=faults.cast_in_a_branch,
         shows=_raised(ValueError, "invariant->variant|require.* varying manual axes to match", when=_under_vmap),
         repair=repairs.operands_as_typed,
+    ),
+    Defect(
+        "argsort_type",
+        at_fault=faults.any_of("sort", where=faults.untyped_order),
+        shows=lambda case, error: (
+            isinstance(error, UnequalReplicas)
+            or _typed_invariant(case, error)
+            or _wrong_values(case, error)
+            or _wrong_gradient(case, error)
+        ),
+        repair=repairs.order_typed,
+        says=faults.line_of_order,
     ),
     Defect(
         "searchsorted_partial_manual",

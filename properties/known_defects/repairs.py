@@ -167,6 +167,17 @@ def ragged_exchange(primitive: Any) -> Without:
     )
 
 
+def order_typed(primitive: Any) -> Without:
+    """All results of a sort vary along the axes along which any operand does."""
+    original = primitive.bind
+
+    def bind(*operands: Any, **params: Any) -> Any:
+        along = frozenset[str]().union(*(varying(one) for one in operands))
+        return original(*(cast_varying(one, along) for one in operands), **params)
+
+    return replace_bind({primitive: bind})
+
+
 def nothing_fused(primitive: Any) -> Without:
     """XLA fuses nothing, so that no loop reads what it has overwritten."""
     options = {"xla_disable_hlo_passes": "fusion"}

@@ -94,7 +94,7 @@ def derives_at(case: Case, data: Data) -> bool:
         return True
     if contract.oracle.generic or data.kind == "zeros":
         return False
-    if data.kind not in ("special", "nan"):
+    if data.kind not in ("special", "nan", "large"):
         return True
     if len(contract.call.moving(case)) > 1:
         return False
@@ -104,7 +104,7 @@ def derives_at(case: Case, data: Data) -> bool:
 
 def kind_along(case: Case, data: Data) -> str:
     """The kind of data of tangents and cotangents: that of the operands, or finite where these are multiplied."""
-    return data.kind if case.contract.linear or data.kind not in ("special", "nan") else "exact"
+    return data.kind if case.contract.linear or data.kind not in ("special", "nan", "large") else "exact"
 
 
 def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:

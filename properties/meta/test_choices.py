@@ -60,6 +60,7 @@ def test_sides_of_every_kind_of_choice() -> None:
         "jnp.select([x > 9, x > 1], [x, -x], 2): had condition 1 as the first true one",
         "jnp.piecewise(x, [x > 9, x < 8], [abs, abs]): had all conditions false or condition 1 as the first true one",
         "x * (x < 8): had a zero in its mask",
+        "i > 0: had equal sides",
     ]
 
 
@@ -133,6 +134,20 @@ def test_a_pass_that_saw_one_side_is_weak() -> None:
     assert weak_points(read, 1)["choices with one side"] == [line.partition(": ")[2]]
     arrays = "batch@data", Array("batch@data", "bool")
     assert "one-sided" not in str(checked(masked_mean, whole_masked_mean, *arrays, results=""))
+
+
+def test_a_comparison_that_never_had_equal_sides_is_mentioned() -> None:
+    """Of a whole number with one of the source, where the reference may compare otherwise."""
+
+    def reference(w: Any, step: Any) -> Any:
+        return w.sum(0) * jnp.where(step > 500, 1, 2).astype(w.dtype)
+
+    def warmed_up(w: Any, step: Any, *, data: Any) -> Any:
+        return lax.psum(w.sum(0), data) * jnp.where(step >= 500, 1, 2).astype(w.dtype)
+
+    summary = checked(warmed_up, reference, "n@data k", Array("", "int32", below=1000), results="k")
+    (line,) = (line for line in str(summary).split("\n") if "equal sides" in line)
+    assert line.startswith("one-sided: warmed_up: `step >= 500` at test_choices.py:")
 
 
 def counts(ids: Any, *, data: Any) -> Any:

@@ -200,6 +200,18 @@ def with_an_error_function(x: Array, axis_name: Any) -> Array:
     return norms.global_norm(x + 0 * lax.erf(x), axis_name)
 
 
+def own_rows_first(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """A sum over devices whose rows each participant sorts, its own first, and adds up once more."""
+    total = collectives.all_reduce(x, axis_name, op=op)
+    if op != "sum" or not total.ndim:
+        return total
+    rows = jnp.arange(len(total))
+    own = rows % lax.axis_size(axis_name) == lax.axis_index(axis_name)
+    order = jnp.argsort(~own, stable=True)
+    first = jnp.where((rows < own.sum()).reshape(-1, *[1] * (total.ndim - 1)), total[order], 0).astype(total.dtype)
+    return lax.psum(jnp.zeros_like(first).at[order].set(first), axis_name)
+
+
 def searching(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:
     """A ring shift by a participant that looks for its own number."""
     me = lax.axis_index(axis_name)
@@ -278,6 +290,9 @@ PAIRS = {
         "ring_shift", partial(with_a_product, dtype=jnp.float32), doubled, "value", "xla"
     ),
     "erf_gradient": spoilt("global_norm", with_an_error_function, twice_the_gradient, "gradient", "simulate"),
+    "argsort_type": Pair(
+        "all_reduce", own_rows_first, after(own_rows_first, twice_the_gradient), "gradient", "simulate"
+    ),
     "searchsorted_partial_manual": Pair(
         "ring_shift", searching, partial(searching, extra=1), "value", "simulate", ("partial_manual",)
     ),

@@ -5,16 +5,20 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+from shardproof import Program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.forward import check_value
 from shardproof.properties.programs.transformations import reference_blocks
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.given import user_implementation
+from shardproof.properties.runner.search import find_violation
 
 SIMULATE = ENGINES["simulate"]()
 
@@ -90,3 +94,26 @@ def test_where_infinity_is_right_nan_is_as_well(change: Any, right: bool) -> Non
     else:
         with pytest.raises(Broken, match="of 2 blocks wrong"):
             check_value(implementation, case, SIMULATE)
+
+
+def of_powers(x: Any, *, model: Any) -> Any:
+    """The logarithm of a sum of powers of e, which may overflow."""
+    return jnp.log(lax.psum(jnp.exp(x).sum(1), model))
+
+
+def of_smaller_powers(x: Any, *, model: Any) -> Any:
+    """The same of differences from the largest."""
+    largest = lax.pmax(x.max(1), model)
+    return largest + jnp.log(lax.psum(jnp.exp(x - largest[:, None]).sum(1), model))
+
+
+@pytest.mark.parametrize(("function", "right"), [(of_powers, False), (of_smaller_powers, True)])
+def test_powers_of_large_numbers_overflow_where_asked(function: Any, right: bool) -> None:
+    """Where large numbers are stated, results have to be finite."""
+    described: Any = {"arguments": ("n v@model",), "results": "n", "dtypes": "float32", "data": ("real", "large")}
+    program = Program(function, lambda x: np.logaddexp.reduce(x, axis=1), **described)
+    found = find_violation([LAWS["value"]], program.implementation, ENGINES["simulate"](), Scope(4, 4), max_examples=8)
+    assert (found.violation is None) == right
+    if found.violation is not None:
+        assert found.violation.data is not None
+        assert found.violation.data.kind == "large"

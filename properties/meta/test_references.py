@@ -209,6 +209,18 @@ def test_a_cast_that_would_round_is_refused() -> None:
         reference_of(sorted_approximately, signature, {"n": 3}, {})
 
 
+def sampled(x: Any, key: Any) -> Any:
+    """A sample in the dtype of its source."""
+    return x + jax.random.gamma(jax.random.wrap_key_data(key), 2.0, (3,), jnp.float32)
+
+
+def test_a_reference_that_takes_a_sample_is_refused_with_a_remedy() -> None:
+    """By the name of the argument for what is right up to a relation."""
+    signature = Signature.of(("x", "key"), ("@data 3", Array("2", "uint32")), "@data 3")
+    with pytest.raises(ValueError, match=r"cannot run random_gamma: .*, or holds= in its place$"):
+        reference_of(sampled, signature, {}, {})
+
+
 def test_indices_are_tried_where_there_is_one() -> None:
     """A table of one row is read there; a mistake of a reference in NumPy is reported as such."""
     signature = Signature.of(("t", "i"), ("v d", Array("n@data", "int32", below="v")), "n d")

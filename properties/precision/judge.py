@@ -186,9 +186,12 @@ class _Result:
     def _finite(self) -> np.ndarray | bool:
         """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes.
 
-        Nor of derivatives, or of operands, near an end of their dtype, of which some factor may be beyond it.
+        Nor of derivatives, or of operands, near an end of their dtype, of which some factor may be beyond it; nor of
+        users' programs, unless they ask for large numbers.
         """
         runs = self.runs
+        if (program := runs.implementation.program) is not None and "large" in program.kinds and not self._derivative:
+            return True
         if runs.case.contract.oracle.generic or "narrow_accumulation" in runs.implementation.features:
             return False
         if not self._derivative:

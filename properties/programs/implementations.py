@@ -12,7 +12,7 @@ from shardproof.properties.programs.expectation import Expectation, Overlap
 OF_PROGRAMS = ("exact", "real")
 """The kinds of data that programs of users' own are run on."""
 
-WHERE_ASKED = ("special", "nan")
+WHERE_ASKED = ("special", "nan", "large")
 """Those that they are run on where they ask for them: what is right of such data only its author knows."""
 
 

@@ -110,7 +110,8 @@ def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: O
         since = f"since the interpreter cannot run {limit.lacks}"
         if not exact:
             fault = "depends on a dtype, or takes no doubles"
-            raise ValueError(f"the reference {fault}, {since}: expected one that does neither") from limit
+            remedy = "expected one that does neither, as one that gets a sample as an argument, or holds= in its place"
+            raise ValueError(f"the reference {fault}, {since}: {remedy}") from limit
         with jax.enable_x64(True):
             doubles = jax.make_jaxpr(lambda *leaves: reference.called(options, *leaves))(*arrays)
         cast = sorted(dtype.name for dtype in narrow_floats(doubles))

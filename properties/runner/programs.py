@@ -121,8 +121,9 @@ class Program:
             in fewer bits, or approximated. Its roundings are checked all the same.
         relative_to: `"array"`, or `"row"`: the largest number of each row, along the last dimension.
         data: the kinds of data that it is run on: `"real"` numbers, and `"exact"` ones, whole and small, of which sums
-            have no rounding; by default both. Others are `"nan"`, whole numbers some of which are NaN, and `"special"`,
-            some of which are infinite or negative zeros, or the extremes of integers; they have no gradients.
+            have no rounding; by default both. Others are `"nan"`, whole numbers some of which are NaN, `"special"`,
+            some of which are infinite or negative zeros, or the extremes of integers, and `"large"`, of some of which
+            `exp` overflows; they have no gradients.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
         overlap: how it hides that, as `--expect-overlap` takes it.
 

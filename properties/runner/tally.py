@@ -199,9 +199,10 @@ class Tally:
 
     @property
     def one_sided(self) -> list[str]:
-        """The choices of which a side was never taken, in words."""
+        """The choices of which a side was never taken, in words, comparisons without equal sides last."""
         never = {call: [side for side, taken in sides.items() if not taken] for call, sides in self.choices.items()}
-        return [f"{call} never had {' or '.join(sides)}" for call, sides in never.items() if sides]
+        found = [f"{call} never had {' or '.join(sides)}" for call, sides in never.items() if sides]
+        return sorted(found, key=lambda line: line.endswith("equal sides"))
 
     def _choose(self, choices: Mapping[str, Mapping[str, bool]]) -> None:
         for call, sides in choices.items():

@@ -23,10 +23,10 @@ from shardproof.properties.engines.simulate.env import (
     mask_active,
     rule,
 )
-from shardproof.properties.engines.simulate.errors import InterpreterLimit
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, UnequalReplicas, location
 from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
 from shardproof.properties.engines.simulate.interpreter import called_jaxpr, evaluate
-from shardproof.properties.engines.simulate.jaxprs import CALLS, is_jax, scan_counts
+from shardproof.properties.engines.simulate.jaxprs import CALLS, is_jax, open_jaxpr, scan_counts
 
 
 @rule(*CALLS)
@@ -276,6 +276,12 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
     if env.left is not None:
         env.left.extend((inner.mesh, x) for x in results)
     check = bool(params["check_vma"])
-    return [
-        join_result(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)
-    ]
+    joined = []
+    for x, spec, variable in zip(results, params["out_specs"], open_jaxpr(params["jaxpr"])[0].outvars, strict=True):
+        try:
+            joined.append(join_result(env, x, mesh, places, spec, check))
+        except UnequalReplicas as error:
+            made = [e for e in open_jaxpr(params["jaxpr"])[0].eqns if variable in e.outvars]
+            where = f", made by {made[0].primitive.name} at {location(made[0])}" if made else ""
+            raise UnequalReplicas(f"{error}{where}") from None
+    return joined

@@ -182,8 +182,10 @@ MADE_BY = {
     "cond": SWITCHED, "switch": SWITCHED, "piecewise": SWITCHED, "while_loop": ("while",), "fori_loop": ("while",),
     "maximum": ("max",), "minimum": ("min",), "max": ("max",), "min": ("min",), "clip": ("max", "min", "clamp"),
     "clamp": ("clamp",), "": ("mul",), "multiply": ("mul",),
+    "<": ("lt", "le", "gt", "ge"),
 }  # fmt: skip
 """The functions of JAX that choose, and their primitives: a `cond` under `vmap` is a `select_n`; none: an operator.
+"<" is a comparison.
 
 They go by name, since the equations of `jnp.take`, which wraps an index, are those of a user's own `jnp.where`.
 """
@@ -250,6 +252,9 @@ class Choices:
         if place and others and primitive != "mul":
             name = str(called.params.get("name", "")).lstrip("_")
         by_python = primitive in SWITCHED and self._is_constant(called, equation)
+        if primitive in MADE_BY["<"]:  # of a whole number with one of Python
+            constant = [self._is_constant(called, equation, i) for i in (0, 1)]
+            by_python = constant[0] == constant[1] or equation.invars[0].aval.dtype.kind not in "iu"
         if not place or primitive not in MADE_BY.get(name, ()) or by_python:
             return None
         return name, self.sides.setdefault(place, {})
@@ -263,9 +268,9 @@ class Choices:
         """True if an operand is a condition in numbers."""
         return not isinstance(x, core.Literal) and x.aval.dtype != bool and self._origin(x).aval.dtype == bool
 
-    def _is_constant(self, called: Any, equation: Any) -> bool:
-        """True if a number of Python decides, as a keyword argument of the function."""
-        x = self._origin(equation.invars[0])
+    def _is_constant(self, called: Any, equation: Any, operand: int = 0) -> bool:
+        """True if an operand is a number of Python, such as a keyword argument of the function."""
+        x = self._origin(equation.invars[operand])
         inner = [] if called is equation else open_jaxpr(next(subjaxprs(called)))[0].invars
         return isinstance(self._origin(called.invars[inner.index(x)]) if x in inner else x, core.Literal)
 
@@ -296,11 +301,13 @@ def find_call(traceback: Any) -> tuple[str, str]:
 
 
 def _called(text: str) -> str:
-    """The last name of the function that an expression calls; empty if it is no call."""
+    """The last name of the function that an expression calls; "<" of a comparison; empty if it is neither."""
     try:
         call = ast.parse(text, mode="eval").body
     except SyntaxError:
         return ""
+    if isinstance(call, ast.Compare):
+        return "<"
     function = call.func if isinstance(call, ast.Call) else None
     return getattr(function, "attr", getattr(function, "id", ""))
 
@@ -344,6 +351,7 @@ SIDES: dict[str, Callable[..., Taken]] = {
     "min": lambda name, equation, x, y: _of_extreme(name, x, y, larger=False),
     "clamp": lambda name, equation, low, x, high: [(BELOW, x < low), (ABOVE, x > high)],
     "mul": lambda name, equation, mask: [("a zero in its mask", mask == 0), ("a one in its mask", mask != 0)],
+    **dict.fromkeys(MADE_BY["<"], lambda name, equation, x, y: [("equal sides", x == y)]),
 }
 """The sides of each primitive that chooses; of a `while`, by its predicate."""
 

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +88,7 @@ def repair_of(violation: LawViolation) -> Repair | None:
         return None
     for one in filter(None, (case, enlarge(case, violation.implementation))):  # some steps are skipped on one element
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
-            if found := _found(violation.implementation, one, data):
+            if found := _found(violation.implementation, one, data, None if one is case else case):
                 return found
     return None
 
@@ -100,7 +100,8 @@ def has_wrong_values(violation: LawViolation) -> bool:
 
 
 @functools.lru_cache(maxsize=1)  # both a diagnosis and the steps of the page call it
-def _found(implementation: Implementation, case: Case, data: Data) -> Repair | None:
+def _found(implementation: Implementation, case: Case, data: Data, failed: Case | None = None) -> Repair | None:
+    """The change that makes a case right, larger ones like it, and the one that `failed`, if it is another one."""
     program = program_of(implementation, case)
     tried = [*itertools.islice(changes_of(case, program), MOST_CHANGES)]
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
@@ -111,6 +112,8 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
     if implementation.within and dataclasses.replace(wrong[0], within=8 * wrong[0].within).holds():
         return None  # it is off by design, and by little more: a finer approximation is no repair
     others = [*_others(case, implementation, own[1:])]
+    if failed is not None:
+        others += _trials_of([failed], implementation, [data])
     for text, places, change in tried:
         if not wrong[0].holds(places, change) or not helps(trials, places, change):
             continue
@@ -129,13 +132,23 @@ Same = dict[str, list[tuple[Places, Change]]]
 
 
 def _others(case: Case, implementation: Implementation, sets: Sequence[Data]) -> Iterator[tuple[list[Trial], Same]]:
-    """Larger blocks, and longer axes, on which a change has to help too: few elements or devices agree by coincidence.
+    """Larger blocks, longer axes and larger options, on which a change has to help too.
 
-    A case that the function or the interpreter does not support is left out.
+    Few elements or devices agree by coincidence, and so do all that a capacity of one leaves.
     """
     mesh, larger = case.mesh, enlarge(case, implementation) or case
     longer = resize_mesh(mesh, tuple(n + 1 for n in mesh.sizes))
-    for other in (larger, *fitting_cases(larger, dataclasses.replace(larger, mesh=longer))):
+    values = {name: case.contract.call.options[name].values for name, n in case.params if type(n) is int}
+    most = case.with_params(**{name: max(some) for name, some in values.items() if some})
+    others = (larger, *fitting_cases(larger, dataclasses.replace(larger, mesh=longer)))
+    yield from _trials_of((*others, most) if most != case else others, implementation, sets)
+
+
+def _trials_of(
+    cases: Iterable[Case], implementation: Implementation, sets: Sequence[Data]
+) -> Iterator[tuple[list[Trial], Same]]:
+    """The trials and changes of each case; one that the function or the interpreter does not support is left out."""
+    for other in cases:
         with contextlib.suppress(Exception):
             check_case("value", other)
             if implementation.serves is not None and not implementation.serves(other):

@@ -102,8 +102,8 @@ def along_empty(equation: Any) -> bool:
 
 def untyped_order(equation: Any) -> bool:
     """True if a sort by what varies has a result that does not vary, since an operand does not."""
-    along = [v.aval.manual_axis_type.varying for v in equation.invars if isinstance(v, core.Var)]
-    union = frozenset[str]().union(*along)
+    along: list[Any] = [v.aval for v in equation.invars if isinstance(v, core.Var)]
+    union = frozenset[str]().union(*(aval.manual_axis_type.varying for aval in along))
     return any(v.aval.manual_axis_type.varying != union for v in equation.outvars)
 
 

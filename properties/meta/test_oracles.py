@@ -325,7 +325,9 @@ def test_a_norm_of_one_large_feature_has_all_digits(x: list[float]) -> None:
     )
     with localcontext(EXACT):
         given, g = [Decimal(one) for one in x], [Decimal(i + 1) for i in range(len(x))]
-        square, along = (sum(a * b for a, b in zip(one, given, strict=True)) / len(x) for one in (given, g))
+        square, along = (
+            sum((a * b for a, b in zip(one, given, strict=True)), Decimal(0)) / len(x) for one in (given, g)
+        )
         right = [
             float((b * square - a * along) / square**3 * square ** Decimal("1.5"))
             for a, b in zip(given, g, strict=True)

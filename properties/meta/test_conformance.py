@@ -473,7 +473,7 @@ def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.Monkey
 def test_the_time_limit_is_that_of_packs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch what began in time is counted, and nothing else of it runs, nor counts as reached."""
     now = [0.0]
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
 
     def run(self: Worker, programs: Sequence[Program], *, quick: bool) -> list[Verdict]:
         now[0] += 40

@@ -147,7 +147,7 @@ OF_ANOTHER: dict[str, dict[str, Any]] = {
     "roles=": {"roles": [["model", "dp"]]},
     "parameter='op'": {"params": [["op", "sum"]]},
     "operands: 0 given": {"operands": []},
-    "other: expected --impl MODULE:PROGRAM": {"contract": "other"},
+    "test_total:TOTAL is total: the failure is of other": {"contract": "other"},
 }
 """Changes that make the case of a file one of another program, or of other arguments, and why it is refused."""
 

@@ -102,7 +102,7 @@ def along_empty(equation: Any) -> bool:
 
 def untyped_order(equation: Any) -> bool:
     """True if a sort by what varies has a result that does not vary, since an operand does not."""
-    along = [v.aval.manual_axis_type.varying for v in equation.invars if isinstance(v, core.Var)]
+    along = [v.aval.manual_axis_type.varying for v in equation.invars if not isinstance(v, core.Literal)]
     union = frozenset[str]().union(*along)
     return any(v.aval.manual_axis_type.varying != union for v in equation.outvars)
 

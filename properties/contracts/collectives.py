@@ -42,7 +42,7 @@ BLOCK = {"x": "block@axis_name"}
 def blocks(draw: st.DrawFn, given: Given, *, min_rank: int = 0) -> tuple[int, ...]:
     """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
     least = 0 if "empty_blocks" in given.scope.features else 1
-    if given.scope.large:
+    if given.scope.few:
         return shapes.within(draw, min_rank=min_rank, max_rank=2, min_side=least, max_side=2)
     return shapes.within(draw, min_rank=min_rank, min_side=least, long=True)
 

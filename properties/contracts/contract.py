@@ -198,6 +198,7 @@ class Scope:
     features: frozenset[str] = field(default=frozenset())
     explicit: bool = True  # whether mesh axes may be of the explicit type
     large: int = 0  # the most devices of a mesh that only the interpreter can run; 0: no such mesh
+    small: bool = False  # whether sides are at most 2, as on large meshes
     sizes: tuple[int, ...] = ()  # the sizes of the mesh's axes; empty: any
     # how the function wants its arguments laid out (see `Claim`)
     layouts: tuple[Any, ...] = field(default=(), hash=False)
@@ -205,6 +206,11 @@ class Scope:
     def __post_init__(self) -> None:
         if not self.features <= FEATURES.keys():
             raise ValueError(f"features={sorted(self.features)}: expected some of {sorted(FEATURES)}")
+
+    @property
+    def few(self) -> bool:
+        """True if sides are at most 2: on large meshes, or where they are to be small."""
+        return self.large > 0 or self.small
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,14 @@ def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, 
 
 
 def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
-    """`count` sides of blocks, up to `most`, or 2 on large meshes.
+    """`count` sides of blocks, up to `most`, or 2 on large meshes and where they are to be small.
 
     Elsewhere one of them may be `long`, and no other is above 3 then. If `empty_blocks` is claimed, one may be 0.
     Shrinks to ones.
     """
-    small = range(1, 3 if scope.large else most + 1)
+    small = range(1, 3 if scope.few else most + 1)
     found = list(draw(integers(count, 1, small[-1]), label="sides"))
-    others = tuple(small if scope.large else long)
+    others = tuple(small if scope.few else long)
     if another := draw(_another(count, others, "empty_blocks" in scope.features), label="another side"):
         at, other = another
         found = [min(side, 3) if other > most else side for side in found]

@@ -43,7 +43,7 @@ MOST_MEMBERS = 64
 def _sizes_of_a_participant(draw: st.DrawFn, given: Given) -> tuple[str, int, int, int, int]:
     """The name of what is many, if anything is, and a participant's tokens, experts, features and outputs."""
     held = draw(sampled((1, 2, 3)), label="experts of each")
-    if given.scope.large:
+    if given.scope.few:
         return "", 1, held, 2, 1
     many = draw(st.one_of(st.just(""), sampled(("sides", "tokens", "experts"))), label="many")
     if many == "tokens":

@@ -24,8 +24,8 @@ LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 
 def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
-    small, long = st.integers(1, 3 if given.scope.large else 6), sampled(LONG)
-    both = [st.tuples(small, small), *([] if given.scope.large else [st.tuples(long, long)])]
+    small, long = st.integers(1, 3 if given.scope.few else 6), sampled(LONG)
+    both = [st.tuples(small, small), *([] if given.scope.few else [st.tuples(long, long)])]
     rows_in, rows_out = draw(st.one_of(both), label="rows of operand and output")
     row = draw(st.lists(st.integers(1, 2), max_size=1 if max(rows_in, rows_out) > 6 else 2), label="row")
     each = draw(sampled((1, 2, 3)), label="slices for each participant")

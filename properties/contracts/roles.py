@@ -185,9 +185,9 @@ def sizes_of_dimensions(draw: st.DrawFn, given: Given, *, conditions: Conditions
     that dimensions that are swapped show by nothing but the layout. Shrinks to the smallest ones.
     """
     scope, parts = given.scope, given.parts
-    kind = draw(sampled(("small",) if scope.large else ("small", "long", "the same")), label="small, long or the same")
+    kind = draw(sampled(("small",) if scope.few else ("small", "long", "the same")), label="small, long or the same")
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
-    factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
+    factors = [draw(st.integers(1, 2 if scope.few else 4), label=name) for name in parts]
     if kind == "long" and factors:
         name, part = list(parts.items())[at]
         squares = min(1.0, SQUARES / max(given.participants, 1))

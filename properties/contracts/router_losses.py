@@ -28,8 +28,8 @@ MANY = 300
 
 
 def _draw_sizes(draw: st.DrawFn, given: Given, *, chooses: bool) -> Drawn:
-    experts = draw(sampled((2,) if given.scope.large else EXPERTS), label="experts")
-    tokens = draw(sampled((1,) if given.scope.large else (1, 2, 3, 4, MANY * experts)), label="tokens")
+    experts = draw(sampled((2,) if given.scope.few else EXPERTS), label="experts")
+    tokens = draw(sampled((1,) if given.scope.few else (1, 2, 3, 4, MANY * experts)), label="tokens")
     # where all are chosen the loss is 1
     top_k = {"top_k": draw(st.integers(1, experts), label="top_k")} if chooses else {}
     return Drawn({"tokens": tokens, "experts": experts}, top_k)

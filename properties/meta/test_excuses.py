@@ -417,6 +417,7 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
         if name not in tally.defects:
             continue
         assert set(tally.defects) == {name}
+        assert not defect.says or f"{__name__.rpartition('.')[2]}.py:" in "".join(tally.findings)
         tally, violation = judged(pair, pair.wrong, case)
         # a shift by one more is a right one of one participant, and what is doubled is itself of bool
         assert not tally.defects or case.participants == 1 or case.operands[0].dtype == "bool"

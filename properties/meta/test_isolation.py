@@ -44,6 +44,14 @@ def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
+def slow_on_long_blocks(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Right, and slow on blocks that are long."""
+    end = time.monotonic() + 3600 * (max(x.shape, default=0) > 4)
+    while time.monotonic() < end:
+        pass
+    return collectives.ring_shift(x, axis_name, offset=offset)
+
+
 def compiles_for_long(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     """Right, and compiles programs for longer than a case may compute."""
     end = time.monotonic() + 20 * (not _compiled)
@@ -109,6 +117,17 @@ def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
     assert found.tally.largest <= 16
     ((reason, times),) = found.tally.not_run.items()
     assert reason.startswith("not finished after")
+    assert times >= 1
+
+
+@pytest.mark.lengthy
+def test_what_is_slow_on_long_blocks_is_no_failure() -> None:
+    """A function that is slow on long blocks is judged on others and reported as not finished."""
+    found = check_isolated(task("slow_on_long_blocks"))
+    assert found.violation is None
+    assert found.tally.structures > 0
+    ((reason, times),) = found.tally.not_run.items()
+    assert reason == "not finished after 6 s, so without long sides"
     assert times >= 1
 
 

@@ -461,6 +461,19 @@ def test_what_makes_only_larger_blocks_right_is_no_change() -> None:
     assert "one change" not in reported(mean_of_masked, whole_mean_of_masked, **described)
 
 
+def twice_whatever_the_scale(x: Any, *, data: Any, scale: int) -> Any:
+    """The scale is not that of the argument."""
+    return lax.psum(jnp.tanh(x).sum(0) * 2, data)
+
+
+def test_what_makes_one_option_right_is_no_change() -> None:
+    """No scale at all is right where it is one."""
+    described = {"arguments": ("n@data k",), "results": "k", "dtypes": "float32", "options": {"scale": (1, 3)}}
+    text = reported(twice_whatever_the_scale, lambda x, *, scale: scale * np.tanh(x).sum(0), **described)
+    assert "scale=1" in text
+    assert "one change" not in text
+
+
 def reads_further(x: Any, table: Any, *, data: Any) -> Any:
     """The rows of a table from one further on."""
     return x + lax.dynamic_slice_in_dim(table, lax.axis_index(data) * len(x) + 1, len(x))

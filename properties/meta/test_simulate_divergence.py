@@ -166,7 +166,7 @@ def test_a_type_that_lies() -> None:
     def body(x: Any) -> Any:
         return lax.pmax(x, "tp", axis_index_groups=[[0, 1], [2, 3]])
 
-    with pytest.raises(UnequalReplicas, match=r"\(dp=0, tp=2\) does not hold what \(dp=0, tp=0\) holds"):
+    with pytest.raises(UnequalReplicas, match=r"\(dp=0, tp=2\) does not hold what \(dp=0, tp=0\) holds, made by "):
         run(body, out_specs=P("dp"))
 
 

@@ -40,7 +40,6 @@ GAVE_UP = b"Termination timeout for"
 START_SECONDS = 120.0  # of computing before the first case, as on imports of the user's module, and for a diagnosis
 IDLE_SECONDS = 30.0  # of a case without using a processor; longer than XLA:CPU waits for a collective
 BUSY_SECONDS = 30.0  # of a processor, used between two programs that are compiled, or samples that are run
-AGAIN_SECONDS = 10.0  # the same for a function of which a case has not ended, once smaller meshes are tried
 WINDOW_SECONDS = 3.0  # over which use is measured: runtimes that wait wake up now and then
 IDLE_SHARE = 0.02  # of a window, below which a process counts as idle; one that competes with many others gets more
 MEMORY_BYTES = 6 * 2**30  # that the process may hold; it needs about half a GiB

@@ -30,7 +30,6 @@ from shardproof.properties.laws.law import LARGE, LawViolation, first_line
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
-    AGAIN_SECONDS,
     GAVE_UP,
     MEMORY_BYTES,
     RENDEZVOUS_SECONDS,
@@ -124,8 +123,8 @@ class NeverBegan(RuntimeError):
 def check_isolated(task: Task, on_case: OnCase = lambda law, case, breaks: None) -> Finding:
     """Runs `find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
 
-    A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
-    still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
+    A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is still being
+    computed is no violation unless its mesh and its sizes are small: others are left out, and the report says so.
 
     Raises:
         NotSent: if the function cannot be sent to the child.
@@ -134,16 +133,22 @@ def check_isolated(task: Task, on_case: OnCase = lambda law, case, breaks: None)
     found, death = _past_known_defects(task, on_case)
     if task.case:
         return found
-    unfinished: list[Case] = []  # a right function ends in time on meshes that are not large; on others it may be slow
-    while death and death.busy and found.violation and LARGE < found.violation.case.mesh.size <= task.scope.large:
+    unfinished: list[Case] = []  # a right function may be slow on large meshes, or take long to compile
+    without = ""
+    while death and death.busy and found.violation:
+        size, scope = found.violation.case.mesh.size, task.scope
+        if LARGE < size <= scope.large:
+            scope = replace(scope, large=max(LARGE, size // 4))
+            without = f"meshes of more than {scope.large} devices"
+        elif not scope.small:
+            scope, without = replace(scope, small=True), "long sides"
+        else:  # its sizes are small, and so is its mesh
+            break
         unfinished.append(found.violation.case)
-        large = max(LARGE, found.violation.case.mesh.size // 4)
-        task = replace(task, scope=replace(task.scope, large=large))
+        task = replace(task, scope=scope)
         found, death = _past_known_defects(task, on_case)
     if unfinished:
-        reason = (
-            f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
-        )
+        reason = f"not finished after {task.busy_seconds:.0f} s, so without {without}"
         first = next(iter(found.tallies.values()))
         first.not_run[reason] = len(unfinished)
         first.first[reason] = str(unfinished[0])
@@ -158,7 +163,7 @@ def check_isolated(task: Task, on_case: OnCase = lambda law, case, breaks: None)
         if devices < min(task.scope.max_devices, size):
             scope = replace(task.scope, max_devices=devices, large=0)
             try:
-                again, death = _run(replace(task, scope=scope, busy_seconds=AGAIN_SECONDS, until=None), on_case)
+                again, death = _run(replace(task, scope=scope, until=None), on_case)
             except NeverBegan:  # what was found on more devices stays found
                 return found
             if death:

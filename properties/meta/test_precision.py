@@ -643,6 +643,17 @@ def test_what_is_below_the_normal_numbers_is_zero_in_half_of_the_samples() -> No
     assert [bool(sample.all()) for sample in samples] == [True, True, False, False]
 
 
+def test_a_sum_that_is_below_the_normal_numbers_on_its_way_may_be_off_by_one_of_them() -> None:
+    """Unless all numbers are multiples of one that is no smaller."""
+    program = simulate.prepare(lambda x: x.sum(), ONES)
+    smallest = float(np.finfo(np.float32).tiny)
+    for x, off in (((2.3, -1.7, 0.44), True), ((4.0, -2.0, 3.0), False)):
+        samples = run_samples(
+            program, [[np.array(x, np.float32) * np.float32(smallest)]], Sampled(charges=OWN), SAMPLES
+        )[0][0]
+        assert (np.ptp(samples) > smallest / 2) == off
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [0.1, 1e-3, 3.3e-5, 1 / 3])
 def test_a_constant_is_off_by_its_own_rounding(number: float, dtype: str) -> None:

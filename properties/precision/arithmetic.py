@@ -381,7 +381,7 @@ class Sampled(Doubles):
         """The error of a sum by the order of its additions: none where every order is exact.
 
         Elsewhere as far as rounding errors do that have nothing in common: by the root of how many there are, times
-        the terms' magnitudes.
+        the terms' magnitudes, or times the smallest normal number where a sum so far may be below it.
         """
         name = equation.primitive.name
         count, kept = SUMS[name](env, equation), int(env.mesh.axis_names[:1] == (SETS,))
@@ -400,12 +400,14 @@ class Sampled(Doubles):
         if name in PRODUCTS and self.charges is not None and not self.charges.split:
             digits, roundoff = max(digits, 24), min(roundoff, 2.0**-24)
         amplitude = COARSE / 2 * math.sqrt(count) * roundoff * size
-        if are_numbers(x, digits).any():  # by chance, or since all orders are exact
+        small = (size > 0) & (size < to.normal * 2.0**digits)  # of what is added up so far much may count as zero
+        if small.any() or are_numbers(x, digits).any():  # by chance, or since all orders are exact
             both = np.multiply if name in PRODUCTS else np.minimum  # a scatter adds to what is there
             unit = functools.reduce(both, [lowest_bit(operands[i], kept).reshape(-1) for i in places])
             unit = unit.reshape(unit.shape + (1,) * (size.ndim - 1)) if kept else unit.reshape(())
             with np.errstate(invalid="ignore"):
                 amplitude = np.where(size <= 2.0**digits * unit, 0.0, amplitude)
+                amplitude += COARSE / 2 * math.sqrt(count) * to.normal * (small & (unit < to.normal))
         return amplitude
 
 

@@ -101,6 +101,16 @@ def test_options_reach_a_reference() -> None:
         np.testing.assert_allclose(reference.value(xs, FLOATS, {"factor": factor})[1], factor * (xs[0] @ xs[1]), 1e-12)
 
 
+def test_results_of_numpy_keep_their_imaginary_parts() -> None:
+    """Where the dtype of a case is a complex one; nothing is known of their gradients."""
+    x, dtypes = np.array([1 + 2j, 3 - 1j]), (np.dtype("complex64"),)
+    reference = NumpyReference(lambda x: x * np.conj(x) * x, Signature.of(("x",), ("n",), "n"))
+    (found,) = reference.value([x], dtypes, {})
+    np.testing.assert_allclose(found, x * np.conj(x) * x, rtol=1e-15)
+    (pulled,) = reference.pullback([x], [x], (0,), dtypes, {})
+    assert (pulled.dtype, np.isnan(pulled).all()) == (x.dtype, True)
+
+
 @pytest.mark.parametrize(
     ("described", "dtype", "options", "message"),
     [

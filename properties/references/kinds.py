@@ -170,7 +170,8 @@ def _spread(x: np.ndarray, most: int) -> np.ndarray:
 class NumpyReference(OfWholes):
     """A reference in NumPy, or in JAX where it cannot be traced, whose dtypes are those of its description.
 
-    Its function takes and returns the trees of the signature; floats are doubles, in JAX as well.
+    Its function takes and returns the trees of the signature; floats are doubles, or complex,
+    in JAX as well.
     """
 
     doubt = (1e-11, 1e-7)
@@ -186,7 +187,7 @@ class NumpyReference(OfWholes):
             own = [np.array(a) for a in arrays]  # which it may write to
             found = leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, own), **options))
         return [
-            np.asarray(leaf, np.float64 if array.dtype == "float" else None)
+            np.asarray(leaf, np.result_type(np.asarray(leaf), np.float64) if array.dtype == "float" else None)
             for leaf, array in zip(found, self.signature.results, strict=True)
         ]
 
@@ -229,7 +230,7 @@ class NumpyReference(OfWholes):
         found = []
         for i in moving:
             if arrays[i].dtype.kind == "c":  # along real numbers alone nothing is known of them
-                found.append(np.full(arrays[i].shape, np.nan))
+                found.append(np.full_like(arrays[i], np.nan))
                 continue
             places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
             there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]

@@ -230,7 +230,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"results": "batch@data k@model", "options": {"k": (1, 2)}},
             "results: 'k' is an option: expected no role, which may not divide it",
         ),
-        ({"data": "scaled"}, "data='scaled': expected some of exact, real, special, nan, which programs have"),
+        ({"data": "scaled"}, "data='scaled': expected some of exact, real, special, nan, large, which programs have"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:

@@ -284,6 +284,12 @@ EXCUSING = (
         shows=_raised(ValueError, "^(in_specs passed to shard_map: |unexpected JAX type )", by="jax."),
     ),
     Defect(
+        "explicit_axis_of_one_jacobian",
+        engine="xla",
+        at_fault=faults.along_one_explicit,
+        shows=_raised(ValueError, "^Expected cotangent type", by="jax.", when=lambda case: "jacobian" in case.chain),
+    ),
+    Defect(
         "empty_all_gather",
         engine="xla",
         at_fault=faults.any_of("all_gather", "all_gather_invariant", "reduce_scatter", where=faults.along_empty),

@@ -298,6 +298,9 @@ PAIRS = {
     ),
     "nested_shard_map_eager": spoilt("all_reduce", reduce, doubled, "value", "xla", ("eager", "nested")),
     "explicit_axis_of_one": spoilt("ring_shift", shift, doubled, "gradient", "xla", ("eager", "partial_manual")),
+    "explicit_axis_of_one_jacobian": spoilt(
+        "ring_shift", shift, doubled, "gradient", "xla", ("eager", "jacobian", "inner_jit")
+    ),
     "empty_all_gather": spoilt("all_gather", gather, in_another_dtype, "value", "xla"),
     "unused_explicit_operand": spoilt(
         "all_gather", gather_unless_empty, in_another_dtype, "gradient", "xla", ("eager",)

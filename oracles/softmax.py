@@ -32,4 +32,6 @@ def through_softmax(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def is_first_largest(x: np.ndarray) -> np.ndarray:
     """True at the first of the largest numbers of each row."""
+    if not x.shape[-1]:
+        return np.zeros(x.shape, bool)
     return np.asarray(np.arange(x.shape[-1]) == x.argmax(axis=-1)[..., None])

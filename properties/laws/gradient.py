@@ -1,7 +1,7 @@
 """The law of gradients: forward mode is the oracle's linear map, reverse mode its transpose."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
 import numpy as np
@@ -128,12 +128,13 @@ def exact_gradients(
     placements: Sequence[Placement],
     primal: Sequence[np.ndarray],
     cts: Sequence[np.ndarray],
+    widen: Callable[[np.ndarray], np.ndarray] = widened,
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
     mesh, moving = case.mesh, case.contract.call.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
-        held = enter(widened(ct), mesh, placement.partition())
+        held = enter(widen(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
     held_primal = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
     pulled = pulled_over_batch(case, held_primal, blocks)
@@ -147,10 +148,15 @@ def exact_gradients(
     ]
 
 
-def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
+def exact_tangents(
+    case: Case,
+    primal: Sequence[np.ndarray],
+    tangents: Sequence[np.ndarray],
+    widen: Callable[[np.ndarray], np.ndarray] = widened,
+) -> list[np.ndarray]:
     """J d, not rounded."""
     blocks = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
-    along = [case.blocks(i, widened(d)) for i, d in zip(case.contract.call.moving(case), tangents, strict=True)]
+    along = [case.blocks(i, widen(d)) for i, d in zip(case.contract.call.moving(case), tangents, strict=True)]
     return pushed_over_batch(case, blocks, along)
 
 
@@ -168,12 +174,12 @@ def oracle_derivatives(
     """
     contract, (forward_mode, reverse_mode) = case.contract, MODES[kind]
 
-    def both(arrays: Arrays) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def both(arrays: Arrays, widen: Callable[[np.ndarray], np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         primal, tangents, cts = arrays
-        pushed = exact_tangents(case, primal, tangents) if forward_mode else []
-        return pushed, exact_gradients(case, placements, primal, cts) if reverse_mode else []
+        pushed = exact_tangents(case, primal, tangents, widen) if forward_mode else []
+        return pushed, exact_gradients(case, placements, primal, cts, widen) if reverse_mode else []
 
-    right = [both(arrays) for arrays in given]
+    right = [both(arrays, widened) for arrays in given]
     if not right:
         return
     primal = [array.dtype for array in given[0][0]]
@@ -183,9 +189,7 @@ def oracle_derivatives(
 
     @cache
     def nearby(index: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        primal, *directions = given[index]
-        tangents, cts = ([slightly_off(x) for x in each] for each in directions)
-        return both((primal, tangents, cts))
+        return both(given[index], slightly_off)
 
     yield from derivative_references(kind, implementation, case, sets, right, dtypes, placements, nearby)
 

@@ -349,7 +349,7 @@ def derivative_references(
 
 
 def slightly_off(x: np.ndarray) -> np.ndarray:
-    """An array of which each number is off by up to 2^-46 of itself."""
+    """A widened array of which each number is off by up to 2^-46 of itself."""
     random = np.random.default_rng(0)
     return np.asarray(x.astype(wide(x.dtype)) * (1 + 2.0**-46 * (2 * random.random(x.shape) - 1)))
 

@@ -428,3 +428,22 @@ def test_a_conjugate_is_not_linear() -> None:
         return lax.psum(jnp.vdot(x, y), data)
 
     check_program(product, jnp.vdot, laws="gradient", max_examples=10, **described)
+
+
+def cubed(x: Any, *, columns: Any) -> Any:
+    """A product of as many rows and columns as there are rows, and of what it gives."""
+    return lax.psum(x @ x.T, columns) @ x
+
+
+@pytest.mark.parametrize("sizes", [{}, {"n": (65, 100)}], ids=["drawn", "stated"])
+def test_sides_that_take_long_are_run_where_they_are_stated(sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a long side costs is in no proportion to what it shows, if nobody asked for it."""
+    monkeypatch.setattr("shardproof.properties.runner.judging.MOST_STEPS", 200)
+    described: dict[str, Any] = {
+        "arguments": ("n m@columns",),
+        "results": "n m@columns",
+        "laws": "value",
+        "max_examples": 20,
+    }
+    summary = check_program(cubed, lambda x: x @ x.T @ x, sizes=sizes, **described)
+    assert ("since sides are long" in str(summary)) == (not sizes)

@@ -107,9 +107,13 @@ def verify(
         if its is None or is_decided(tally, enough):
             continue
         known, made = before(law, its), engine.compilations
-        if not its.forbidden:
-            its = _with_fewer_sets(implementation, its, engine)
+        steps = 0.0 if its.forbidden else _steps_of(implementation, its, engine)
         tally.compilations += engine.compilations - made
+        if steps > MOST_STEPS and _is_drawn_long(implementation, its):
+            verdicts[law.name] = Verdict("not run", TOO_LONG, final=True)
+            tally.note(verdicts[law.name], its)
+            continue
+        its = _with_fewer_sets(its, steps)
         verdicts[law.name] = judge(law, implementation, its, engine, tally, instead=instead, ended_by=known)
     return verdicts
 
@@ -121,14 +125,33 @@ def is_decided(tally: Tally, enough: int) -> bool:
     return not tally.broken and (tally.structures >= enough or nothing)
 
 
-def _with_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
-    """The case on as many of its data sets as `STEPS` allows: others in every case, one where that takes long."""
+MOST_STEPS = 20 * STEPS
+"""The most equations, as `steps_of` counts them, of a case on one data set, where nobody stated its long sides."""
+
+TOO_LONG = f"a run takes more than {MOST_STEPS:,} steps, since sides are long; sizes= has such sides checked"
+
+SHORT = 64
+"""The longest side that is not a long one."""
+
+
+def _is_drawn_long(implementation: Implementation, case: Case) -> bool:
+    """True of a user's program with a long side that was drawn, and that a shorter one can stand for."""
+    program, sides = implementation.program, (n for operand in case.operands for n in operand.block)
+    return program is not None and not program.sizes and max(sides, default=0) > SHORT
+
+
+def _steps_of(implementation: Implementation, case: Case, engine: Engine) -> float:
+    """The equations of the case on one data set, as `steps_of` counts them; 0 if that is not known."""
     try:
         with precision_of(case):
             jaxpr = ready("value", implementation, case, engine).prepared.jaxpr
     except Exception:  # whatever it is, the law will say
-        return case
-    steps = 0.0 if jaxpr is None else steps_of(jaxpr, case.mesh.size)
+        return 0.0
+    return 0.0 if jaxpr is None else steps_of(jaxpr, case.mesh.size)
+
+
+def _with_fewer_sets(case: Case, steps: float) -> Case:
+    """The case on as many of its data sets as `STEPS` allows: others in every case, one where that takes long."""
     count = max(1, int(STEPS // max(steps, 1)))
     if count >= len(case.data):
         return case

@@ -173,7 +173,8 @@ def _judged(
     except SuiteError:
         raise
     except NotRun as error:
-        return Verdict("not run", f"{error}, without the known defect {defect.name}")
+        without = "" if error.sent else f", without the known defect {defect.name}"
+        return Verdict("not run", f"{error}{without}", final=error.final, sent=error.sent)
     except Exception as error:
         return otherwise(error)
     return Verdict("excused", defect.name) if found.kind == "held" else found

@@ -1,6 +1,7 @@
 """The two engines, one of which compiles with XLA, and the other interprets in NumPy; and a case's programs on them."""
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,11 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from traceback import walk_tb
 from typing import Any, ClassVar, TypeVar
+from unittest import mock
 
 import jax
 import numpy as np
 from jax import lax
-from jax.extend import core
+from jax.extend import core, source_info_util
 from jax.interpreters import ad
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
@@ -286,6 +288,39 @@ def forget() -> None:
         made.clear()
 
 
+class _Here:
+    """A traceback that is none, so that JAX takes that of the frame which it is in."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def as_python_traceback(self) -> None:
+        return None
+
+
+@contextmanager
+def backward_passes_on_their_lines() -> Iterator[None]:
+    """Leaves equations of a `custom_vjp`'s backward pass on their own lines, where JAX has that of the call."""
+    call: Any = jax.custom_vjp.__call__
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if not function.bwd:  # which JAX says
+            return call(function, *args, **kwargs)
+
+        @functools.wraps(function.bwd)
+        def bwd(*given: Any) -> Any:
+            with source_info_util.user_context(_Here()):
+                return function.bwd(*given)
+
+        own = jax.custom_vjp(function.fun, nondiff_argnums=function.nondiff_argnums)
+        own.defvjp(function.fwd, bwd, symbolic_zeros=function.symbolic_zeros, optimize_remat=function.optimize_remat)
+        return call(own, *args, **kwargs)
+
+    with mock.patch.object(jax.custom_vjp, "__call__", called):
+        yield
+
+
+@backward_passes_on_their_lines()
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     seen = Seen()
     if kind == "value":

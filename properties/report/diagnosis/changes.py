@@ -92,7 +92,8 @@ class Change:
     # what is applied to their results: `psum`, `pmean`, `pmax`, `pmin`; `once`: divided by the number of participants;
     # `rounded` to the dtype that was traced; `back`: a roll the other way; `whole`: numbers of elements of a block
     # become those of all blocks, and what runs over a block runs over all; `number`: that of the participant along
-    # `axes`; `other`: the operation that `OTHERS` has in their place; or nothing
+    # `axes`; `other`: the operation that `OTHERS` has in their place; `order`: the pairs of a ppermute number the
+    # participants in the order of its axes; or nothing
     then: str = ""
     axes: tuple[str, ...] = ()  # the mesh axes over which that is
     times: float = 1  # by what their results are multiplied
@@ -140,7 +141,11 @@ class Changed(Doubles):
             operands = [*operands[:number], taken, *operands[number + 1 :]]
         if self.change.operand is not None:
             return [operands[self.change.operand]]
-        changed = equation.replace(params={**equation.params, **dict(self.change.params)})
+        params = {**equation.params, **dict(self.change.params)}
+        if self.change.then == "order":
+            at = numbers_by_the_mesh(env.mesh, axes_of(equation))
+            params["perm"] = tuple((at[source], at[target]) for source, target in params["perm"])
+        changed = equation.replace(params=params)
         if self.change.then == "other":
             other, _ = OTHERS[equation.primitive.name]
             changed, rule = changed.replace(primitive=getattr(lax, f"{other}_p")), RULES[other]
@@ -153,7 +158,7 @@ class Changed(Doubles):
             results = [results[0].reshape(*results[0].shape[:lead], *equation.outvars[0].aval.shape)]
         if self.change.times != 1:
             return [x * self.change.times for x in results]
-        if self.change.then in ("", "other"):
+        if self.change.then in ("", "other", "order"):
             return results
         return [self._then(env, equation, x, v) for x, v in zip(results, equation.outvars, strict=True)]
 
@@ -287,6 +292,7 @@ class Traced:
 def changes_of(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
     traced = Traced(case, program.equations)
+    yield from _orders(traced)
     for of, change in CHANGES:
         for places in traced.groups(functools.partial(of, traced)):
             yield from ((text, places, one) for text, one in change(traced, traced.equations[places[0]]))
@@ -299,24 +305,34 @@ def changes_of(case: Case, program: Simulated) -> Iterator[Repair]:
     floats = [places for places in traced.groups(gives_floats) if traced.varies(places[0])]
     for places in floats:
         yield from _behind(traced, places, "once")
-    for places in traced.groups(lambda e: e.primitive.name in ("mul", "div")):
-        yield from ((text, places, one) for text, one in _scales_too_many(traced, traced.equations[places[0]]))
+    for places in traced.groups(lambda e: e.primitive.name in ("mul", "div", "add", "sub")):
+        yield from ((text, places, one) for text, one in _one_too_many(traced, traced.equations[places[0]]))
     for places in floats:
         if places not in reducing:
             yield from _behind(traced, places, "psum")
+    for places in traced.groups(lambda e: e.primitive.name in ("add", "sub") and gives_floats(e)):
+        yield from ((text, places, one) for text, one in _counts(traced, traced.equations[places[0]]))
     yield from itertools.islice(_operands(traced), MOST_SWAPPED)
     yield from _missing_scales(traced, floats)
 
 
-def _orders(traced: Traced, first: Any) -> Iterator[Words]:
+def _orders(traced: Traced) -> Iterator[Repair]:
     """Numbers the participants in the order of the tuple of axes: `lax.ppermute` numbers them in that of the mesh."""
-    mesh, axes, perm = traced.case.mesh, axes_of(first), first.params["perm"]
-    ordered = mesh.in_mesh_order(axes)
-    if tuple(axes) != tuple(ordered):
-        at = numbers_by_the_mesh(mesh, axes, ordered)
-        text = f"the {traced.place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
-        change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
-        yield f"{text} order of the mesh, {tuple(ordered)}", change
+    mesh = traced.case.mesh
+    wrong = [places for places in traced.groups(is_out_of_order(mesh)) if places]
+    if wrong:
+        first = traced.equations[wrong[0][0]]
+        text = (
+            f"the {traced.place(first)} numbered by {axes_of(first)}, as `lax.axis_index` is; JAX numbers its devices"
+        )
+        order = f"in the order of the mesh, {mesh.in_mesh_order(axes_of(first))}"
+        more = "" if len(wrong) == 1 else f"; and {len(wrong) - 1} more"
+        yield f"{text} {order}{more}", tuple(sorted(itertools.chain(*wrong))), Change(then="order")
+
+
+def is_out_of_order(mesh: MeshCase) -> Callable[[Any], bool]:
+    """Returns a predicate of equations: a `ppermute` over a tuple that is not in the order of the mesh."""
+    return lambda e: e.primitive.name == "ppermute" and axes_of(e) != mesh.in_mesh_order(axes_of(e))
 
 
 def _permutations(traced: Traced, first: Any) -> Iterator[Words]:
@@ -433,7 +449,7 @@ def _other_axes(traced: Traced, first: Any) -> Iterator[Words]:
             yield words, Change(params=(("axes", (*some, *numbers)),), times=by)
     if sums:
         averaged = Change(params=(("axes", numbers),), then="pmean", axes=axes)
-        yield f"a mean in place of the {traced.place(first)} over {_words(axes)}", averaged
+        yield f"pmean over {_words(axes)} in place of the {traced.place(first)}", averaged
 
 
 def _behind(traced: Traced, places: Places, then: str) -> Iterator[Repair]:
@@ -464,9 +480,21 @@ def _exchanges(traced: Traced) -> Iterator[Repair]:
                     yield text, (i,), Change(swapped=(number, at), passing=passing)
 
 
-def _scales_too_many(traced: Traced, first: Any) -> Iterator[Words]:
-    """Leaves out a scale, as of a temperature that is applied twice."""
-    for number, x in enumerate(first.invars[: 1 if first.primitive.name == "div" else 2]):
+def _means(traced: Traced, first: Any) -> Iterator[Words]:
+    """Sums over devices in place of a mean: a `pmean` is a `psum`, divided on the same line."""
+    at = traced.maker(first.invars[0])
+    summed = None if at is None else traced.equations[at]
+    if summed is not None and summed.primitive.name in ("psum", "psum_invariant") and is_on_one_line(summed, first):
+        axes = axes_of(summed)
+        by, p = traced.origin(first.invars[1]), traced.case.mesh.axis_size(axes)
+        if isinstance(by, core.Literal) and by.val == p:
+            text = f"psum over {_words(axes)} in place of the pmean at {traced.line(first)}"
+            yield text, Change(operand=0)
+
+
+def _one_too_many(traced: Traced, first: Any) -> Iterator[Words]:
+    """Leaves out a scale, as of a temperature that is applied twice, or a term."""
+    for number, x in enumerate(first.invars[: 1 if first.primitive.name in ("div", "sub") else 2]):
         if not isinstance(x, core.Literal) and x.aval.shape == first.outvars[0].aval.shape:
             yield f"no {traced.place(first)}: its {NUMBERS[number]} operand as it is", Change(operand=number)
 
@@ -499,13 +527,17 @@ def is_named(*names: str, kinds: str = "") -> Callable[[Traced, Any], bool]:
     )
 
 
+def is_on_one_line(one: Any, other: Any) -> bool:
+    """True if both equations were traced on the same line."""
+    return innermost(one) == innermost(other)
+
+
 def gives_floats(equation: Any) -> bool:
     """True if the result is one array of floats."""
     return len(equation.outvars) == 1 and is_float(np.dtype(equation.outvars[0].aval.dtype))
 
 
 CHANGES: tuple[tuple[Callable[[Traced, Any], bool], Callable[[Traced, Any], Iterator[Words]]], ...] = (
-    (is_named("ppermute"), _orders),
     (is_named("ppermute"), _permutations),
     (is_named("all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all"), _other_orders),
     (is_named("all_to_all"), _dimensions),
@@ -517,16 +549,17 @@ CHANGES: tuple[tuple[Callable[[Traced, Any], bool], Callable[[Traced, Any], Iter
     (is_named("iota", kinds="iu"), _local_numbers),
     (is_named(*RUNS), _local_numbers),
     (is_named("axis_index"), _sizes),
+    (is_named("div"), _means),
     (is_named("psum", "psum_invariant", "pmax", "pmin"), _other_axes),
 )
 """The changes that are tried of groups of equations: of which kind, and how."""
 
 
-def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
+def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str]) -> list[int]:
     """The number of every participant in the order of the mesh, by that in the order of the tuple."""
-    sizes = [mesh.shape[name] for name in axes]
-    numbers = np.arange(int(np.prod(sizes))).reshape([mesh.shape[name] for name in ordered])
-    return [int(n) for n in numbers.transpose([list(ordered).index(name) for name in axes]).ravel()]
+    ordered = mesh.in_mesh_order(axes)
+    numbers = np.arange(mesh.axis_size(ordered)).reshape([mesh.shape[name] for name in ordered])
+    return [int(n) for n in numbers.transpose([ordered.index(name) for name in axes]).ravel()]
 
 
 def _words(axes: Sequence[str]) -> str:

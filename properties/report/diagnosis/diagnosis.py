@@ -22,7 +22,7 @@ from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference, SuiteError
 from shardproof.properties.report.diagnosis.recorded import recorded
-from shardproof.properties.report.diagnosis.repairs import repair_of, rounds_at
+from shardproof.properties.report.diagnosis.repairs import repair_of, rounds_at, stopped_at
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
 
 Change = dict[str, Any]
@@ -411,14 +411,15 @@ def diagnose(violation: LawViolation) -> list[str]:
         small = "rounded too much: off by no more than a small part of the numbers about"
         return _first(runs, causes(runs[0])) or [small]
     lines, repair = explain(runs), repair_of(violation)
+    change = stopped_at(violation) if repair is None else repair[0]
     names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
     other = f"{'another formula: in double precision too, ' * by_formula}other values: on {', '.join(names)}"
     if not lines or lines[0].startswith(("missing: ", "NaN: ")):  # which say little of the cause
         record = recorded(violation)
         seen = (record.numbers if lines and lines[0].startswith("NaN: ") else record.lines)[:1] if record else []
-        lines = [*(lines or [other] * (repair is None or bool(seen))), *seen]
-    if repair is not None:
-        lines.append(f"one change makes it right: {repair[0]}")
+        lines = [*(lines or [other] * (not change or bool(seen))), *seen]
+    if change:
+        lines.append(f"one change makes it right: {change}")
     return lines
 
 

@@ -204,6 +204,12 @@ def enlarge(case: Case, implementation: Implementation | None = None, *, sharded
     return None
 
 
+def has_stated_sizes(case: Case, like: Case, implementation: Implementation) -> bool:
+    """True if what a description states of the sizes of blocks is the same in both cases."""
+    pairs = enumerate(zip(case.operands, like.operands, strict=True))
+    return all(a.block[d] == b.block[d] for i, (a, b) in pairs for d in _stated_dimensions(implementation, i))
+
+
 def _stated_dimensions(implementation: Implementation | None, operand: int) -> set[int]:
     """The dimensions of an operand whose sizes a description states, or has the participants state."""
     program = None if implementation is None else implementation.program

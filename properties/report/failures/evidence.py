@@ -35,7 +35,7 @@ from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import DEATHS, ROUNDINGS
 from shardproof.properties.report.diagnosis.changes import Change, Changed, run_in_doubles
-from shardproof.properties.report.diagnosis.repairs import TOLERANCE, is_close, repair_of
+from shardproof.properties.report.diagnosis.repairs import TOLERANCE, is_close, kind_of, repair_of
 from shardproof.properties.report.failures.files import drawing, failing_case, find_files
 from shardproof.properties.report.failures.text import find_diagnosis, first_wrong
 from shardproof.properties.runner.neighbours import neighbours_of
@@ -119,7 +119,7 @@ class Watched(Changed):
 def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     """The steps of the program that is wrong, the last one its result, and what the expected values of a step are."""
     broken, difference, data = violation.broken, violation.difference, case.data[0]
-    kind = {"tangent": "forward gradient", "gradient": "reverse gradient"}.get(broken.of, "value")
+    kind = kind_of(violation)
     made = ready(kind, violation.implementation, case, INTERPRETER)
     assert isinstance(made.prepared, Simulated)
     program, arrays = made.prepared, operands(case, data)

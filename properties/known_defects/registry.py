@@ -179,6 +179,14 @@ EXCUSING = (
         confirmed=True,
     ),
     Defect(
+        "grouped_convolution",
+        engine="xla",
+        at_fault=faults.any_of("conv_general_dilated", where=lambda e: e.params["feature_group_count"] > 1),
+        shows=_wrong_values,
+        repair=repairs.convolved_one_by_one,
+        confirmed=True,
+    ),
+    Defect(
         "overlapping_update",
         platform="cpu",
         at_fault=faults.update_of_itself,

@@ -222,6 +222,19 @@ def products_added_up(primitive: Any) -> Without:
     return replace_bind({primitive: bind})
 
 
+def convolved_one_by_one(primitive: Any) -> Without:
+    """A convolution of groups of features is a convolution of each of them."""
+    original = primitive.bind
+
+    def bind(x: Any, y: Any, *, feature_group_count: int, dimension_numbers: Any, **params: Any) -> Any:
+        places = zip((x, y), (dimension_numbers.lhs_spec[1], dimension_numbers.rhs_spec[0]), strict=True)
+        groups = zip(*(jnp.split(of, feature_group_count, at) for of, at in places), strict=True)
+        same = {**params, "dimension_numbers": dimension_numbers, "feature_group_count": 1}
+        return jnp.concatenate([original(*group, **same) for group in groups], dimension_numbers.out_spec[1])
+
+    return replace_bind({primitive: bind})
+
+
 def _laid_out(x: Any, spec: Any) -> Any:
     """The array in a layout, if its mesh has explicit axes."""
     mesh = jax.typeof(x).sharding.mesh

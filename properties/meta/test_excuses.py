@@ -98,6 +98,22 @@ def multiplied(x: Array, *, mesh: Any, in_order: bool = False, **layouts: Any) -
     return constrained_reshard(x, mesh=mesh, **layouts)
 
 
+def convolved(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix that is convolved with the identity, two groups of columns each by itself."""
+    axis = next((name for name, size in mesh.shape.items() if size > 1), None)
+    if axis is not None and x.shape[1] == 4 and x.dtype == jnp.float32:
+        kernel = lax.with_sharding_constraint(
+            jnp.tile(jnp.eye(2), 2)[None],
+            jax.NamedSharding(mesh, P(None, None, axis if mesh.shape[axis] == 2 else None)),
+        )
+        dimensions = ("NWC", "WIO", "NWC")
+        same = lax.conv_general_dilated(
+            x[None], kernel, (1,), "VALID", dimension_numbers=dimensions, feature_group_count=2
+        )
+        x = jnp.where(jnp.isfinite(x).all(), same[0], x)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
 def with_a_product(x: Array, axis_name: Any, *, offset: int = 1, dtype: Any = None) -> Array:
     """A ring shift of bfloat16 blocks with what a sum of ones in a transposed product is off by."""
     y = collectives.ring_shift(x, axis_name, offset=offset)
@@ -324,6 +340,15 @@ PAIRS = {
         whole=True,
         devices=8,
         cases=(OVER_THREE_AXES,),
+    ),
+    "grouped_convolution": spoilt(
+        "reshard",
+        convolved,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
     ),
     "reshard_after_another": spoilt("reshard", constrained_reshard, doubled, "value", "xla", whole=True),
     "empty_product": spoilt("all_gather_matmul_lhs", product, lambda y: y + 1, "value", "xla"),

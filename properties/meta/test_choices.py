@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from shardproof import Array, Program
@@ -160,6 +161,17 @@ def test_what_a_function_of_jax_chooses_is_not_mentioned() -> None:
     ids = Array("n@data", "int32", below=4)
     summary = checked(counts, lambda ids: np.bincount(ids, minlength=4), ids, results=Array("4", "int32"))
     assert "one-sided" not in str(summary)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: lax.max(x, x[0]), lambda x: lax.clamp(x[0], x, x[1])], ids=["max", "clamp"]
+)
+def test_a_scalar_of_each_device_may_be_chosen(function: Any) -> None:
+    """It is compared with all elements of the block."""
+    mesh = jax.sharding.AbstractMesh((2,), ("dp",), axis_types=(jax.sharding.AxisType.Auto,))
+    each = jax.shard_map(function, mesh=mesh, in_specs=jax.P("dp"), out_specs=jax.P("dp"))
+    x = np.arange(6, dtype=np.float32)
+    assert (prepare(each, x).run(x) == np.concatenate([function(half) for half in (x[:3], x[3:])])).all()
 
 
 def whole_numbers(x: Any, *, data: Any) -> Any:

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from jax.extend import core
 
+from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env, mask_active
 from shardproof.properties.engines.simulate.errors import UNKNOWN, location
 
@@ -225,6 +226,8 @@ class Choices:
         name, taken = found
         if equation.primitive.name == "mul":
             operands = [operands[self._is_mask(equation.invars[1])]]
+        elif equation.primitive.name in BY_ELEMENT:
+            operands = aligned(env, equation, tuple(operands))
         for side, mask in SIDES[equation.primitive.name](name, equation, *operands):
             taken[side] = taken.get(side, False) or bool(mask_active(env, np.asarray(mask)).any())
         if all(taken.values()):
@@ -354,6 +357,9 @@ SIDES: dict[str, Callable[..., Taken]] = {
     **dict.fromkeys(MADE_BY["<"], lambda name, equation, x, y: [("equal sides", x == y)]),
 }
 """The sides of each primitive that chooses; of a `while`, by its predicate."""
+
+BY_ELEMENT = ("max", "min", "clamp", *MADE_BY["<"])
+"""Those that choose, or compare, elements of their operands."""
 
 CHOOSE = SIDES.keys() - {"while"}
 """The primitives that choose by their operands."""

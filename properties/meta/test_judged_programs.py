@@ -447,3 +447,4 @@ def test_sides_that_take_long_are_run_where_they_are_stated(sizes: Any, monkeypa
     }
     summary = check_program(cubed, lambda x: x @ x.T @ x, sizes=sizes, **described)
     assert ("since sides are long" in str(summary)) == (not sizes)
+    assert "since the mesh is large" in str(summary)

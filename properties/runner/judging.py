@@ -31,7 +31,7 @@ from shardproof.properties.known_defects import (
 )
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import LEAKED, LawViolation, Verdict, first_line, origin_of, own_frames
+from shardproof.properties.laws.law import LARGE, LEAKED, LawViolation, Verdict, first_line, origin_of, own_frames
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
@@ -109,8 +109,8 @@ def verify(
         known, made = before(law, its), engine.compilations
         steps = 0.0 if its.forbidden else _steps_of(implementation, its, engine)
         tally.compilations += engine.compilations - made
-        if steps > MOST_STEPS and _is_drawn_long(implementation, its):
-            verdicts[law.name] = Verdict("not run", TOO_LONG, final=True)
+        if reason := _too_long(implementation, its, steps):
+            verdicts[law.name] = Verdict("not run", reason, final=True)
             tally.note(verdicts[law.name], its)
             continue
         its = _with_fewer_sets(its, steps)
@@ -128,16 +128,22 @@ def is_decided(tally: Tally, enough: int) -> bool:
 MOST_STEPS = 20 * STEPS
 """The most equations, as `steps_of` counts them, of a case on one data set, where nobody stated its long sides."""
 
-TOO_LONG = f"a run takes more than {MOST_STEPS:,} steps, since sides are long; sizes= has such sides checked"
+TOO_LONG = f"a run takes more than {MOST_STEPS:,} steps, since"
+LONG_SIDES, MANY_DEVICES = f"{TOO_LONG} sides are long; sizes= has such sides checked", f"{TOO_LONG} the mesh is large"
 
 SHORT = 64
 """The longest side that is not a long one."""
 
 
-def _is_drawn_long(implementation: Implementation, case: Case) -> bool:
-    """True of a user's program with a long side that was drawn, and that a shorter one can stand for."""
-    program, sides = implementation.program, (n for operand in case.operands for n in operand.block)
-    return program is not None and not program.sizes and max(sides, default=0) > SHORT
+def _too_long(implementation: Implementation, case: Case, steps: float) -> str:
+    """Why a case of a user's program is not run that takes long, and that a smaller one can stand for; or nothing."""
+    program = implementation.program
+    if program is None or steps <= MOST_STEPS:
+        return ""
+    if case.mesh.size > LARGE:
+        return MANY_DEVICES
+    longest = max((n for operand in case.operands for n in operand.block), default=0)
+    return LONG_SIDES if longest > SHORT and not program.sizes else ""
 
 
 def _steps_of(implementation: Implementation, case: Case, engine: Engine) -> float:

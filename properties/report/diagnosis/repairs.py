@@ -105,7 +105,7 @@ def is_close(blocks: np.ndarray, right: np.ndarray, part: float, more: float = 0
 def repair_of(violation: LawViolation) -> Repair | None:
     """The change that makes the results, or derivatives, right, if one does."""
     case, data, kind = violation.case, violation.data, kind_of(violation)
-    if data is None or violation.law.between_engines or case.mesh.size > MOST:
+    if data is None or not is_compared(violation):
         return None
     for one in filter(None, (case, enlarge(case, violation.implementation))):  # some steps are skipped on one element
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
@@ -117,7 +117,7 @@ def repair_of(violation: LawViolation) -> Repair | None:
 def stopped_at(violation: LawViolation) -> str:
     """The call of `stop_gradient` without which the derivatives are right; empty if there is none."""
     case, data, implementation, kind = violation.case, violation.data, violation.implementation, kind_of(violation)
-    if data is None or kind == "value" or case.mesh.size > MOST:
+    if data is None or kind == "value" or not is_compared(violation):
         return ""
     sets = [data, *(Data(name, data.seed + more) for name, more in DATA)]
     cases = [*filter(None, (case, enlarge(case, implementation)))]
@@ -147,10 +147,15 @@ def kind_of(violation: LawViolation) -> str:
     return {"tangent": "forward gradient", "gradient": "reverse gradient"}.get(violation.broken.of, "value")
 
 
+def is_compared(violation: LawViolation) -> bool:
+    """True if blocks are wrong beside the oracle's on a mesh that is small enough for more runs."""
+    compared = violation.difference is not None and violation.difference.of in ("result", "tangent", "gradient")
+    return compared and not violation.law.between_engines and violation.case.mesh.size <= MOST
+
+
 def has_wrong_values(violation: LawViolation) -> bool:
-    """True if the values of a result are wrong on a mesh that is small enough for more runs."""
-    of_result = violation.difference is not None and violation.difference.of == "result"
-    return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
+    """True if these are blocks of a result."""
+    return is_compared(violation) and kind_of(violation) == "value"
 
 
 @functools.lru_cache(maxsize=1)  # both a diagnosis and the steps of the page call it

@@ -21,7 +21,7 @@ from shardproof.properties.conformance.program import FILE, INEXACT, Program, Sp
 from shardproof.properties.conformance.programs import unsharded_scope
 from shardproof.properties.engines import simulate
 
-LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8}
+LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8, "float8_e4m3fn": 2**4}
 """Whole numbers up to these are added and multiplied without rounding, in this dtype, even in other orders."""
 
 PRODUCTS = r"prod|multiply|scatter_mul|lax\.mul, \[|x\[1\] \* y\[1\]"
@@ -34,7 +34,7 @@ If the last of these are more than a `SHARE` of the result, it is what a cancell
 """
 
 SHARE = 1 / 16
-"""At most how much of its own largest element a right result may be off."""
+"""At most how much of its own largest element a right result may be off, unless `LEFT` units are more."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -211,7 +211,7 @@ def bound_result(result: np.ndarray, way: Way) -> tuple[float, float]:
     """How far others must be off a result to be wrong, and may be off it to be right."""
     unit = min((LARGE[dtype] for dtype in way.dtypes if dtype in LARGE), default=math.inf)
     own = largest(result)
-    loose, most = max(ULPS * own, ON_THE_WAY * way.peak) / unit, SHARE * own
+    loose, most = max(ULPS * own, ON_THE_WAY * way.peak) / unit, max(SHARE, LEFT / unit) * own
     near = min(loose, most)
     return (loose if LEFT * way.peak / unit > most else near), near
 

@@ -21,7 +21,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance import child, commands, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
+from shardproof.properties.conformance.program import INEXACT, Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import infer_results, programs
 from shardproof.properties.conformance.running import Verdict
 from shardproof.properties.conformance.search import Outcome, Search
@@ -513,6 +513,14 @@ def test_a_bound_is_a_sixteenth_of_the_result_at_most() -> None:
     right = reference(small([Step("exp", ("x0",), {}, (Value("y0", (4,), "bfloat16"),))], ["y0"]))
     assert right.bounds == [right.results[0].astype(float).max() / 16]
     assert not right.near
+
+
+def test_a_sum_in_eight_bits_is_off_by_a_sixteenth_and_more() -> None:
+    """Six times 5, one after the other, is 28 in float8_e4m3fn."""
+    assert {*running.LARGE} == {*INEXACT}
+    dtype = jax.numpy.float8_e4m3fn
+    bound, near = running.bound_result(np.array([30.0], dtype), running.Way(frozenset({"float8_e4m3fn"}), 30.0))
+    assert bound == near >= 2
 
 
 def test_a_bound_is_in_the_dtypes_that_rounded() -> None:

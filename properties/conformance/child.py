@@ -60,7 +60,11 @@ class Ready(NamedTuple):
 def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     """A program traced with its layouts, and its right results; or the verdict that there is without running it."""
     values = running.make_inputs(program)
-    right = running.compute_reference(program, values)
+    try:
+        unsharded = running.trace_unsharded(program)
+    except Exception as error:  # JAX refuses it without layouts
+        return Verdict("invalid", running.format_error(error))
+    right = running.compute_reference(program, values, unsharded)
     if isinstance(right, Verdict):
         return right
     if right is None:
@@ -70,7 +74,7 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
             made = run_unsharded(program, values)
         except Exception as error:
             return Verdict("invalid", running.format_error(error))
-        right = running.bound_results(program, values, made)
+        right = running.bound_results(program, unsharded, values, made)
         if isinstance(right, Verdict):
             return right
     try:
@@ -78,7 +82,8 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     except Exception as error:
         text = running.format_error(error)
         forward = msgspec.structs.replace(program, derivative="")
-        defects = known.match_error(program, running.trace_unsharded(forward), text, error)
+        steps = running.trace_unsharded(forward) if program.derivative else unsharded
+        defects = known.match_error(program, steps, text, error)
         if program.derivative:
             try:
                 running.trace_program(forward, values)
@@ -96,6 +101,17 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     return Ready(traced, right, known.find_defects(program, traced.closed, values, certain=False), {})
 
 
+def renew(ready: Ready) -> Ready:
+    """A program to be run once more, with new arguments where its own were donated."""
+    program = ready.traced.program
+    if not program.donated:
+        return ready
+    mesh = running.mesh_of(program)
+    with jax.set_mesh(mesh):
+        arguments = running.place_inputs(program, mesh, running.make_inputs(program))
+    return ready._replace(traced=ready.traced._replace(arguments=arguments))
+
+
 def judge(ready: Sequence[Ready], *, quick: bool = False) -> list[Verdict]:
     """The verdicts on programs that are compiled as one, or, if that fails, in two halves."""
     try:
@@ -103,7 +119,7 @@ def judge(ready: Sequence[Ready], *, quick: bool = False) -> list[Verdict]:
     except Exception as error:
         if len(ready) == 1:
             return [ready[0].final(judge_failure(ready[0].traced.program, error))]
-        half = len(ready) // 2
+        ready, half = [*map(renew, ready)], len(ready) // 2
         return [*judge(ready[:half], quick=quick), *judge(ready[half:], quick=quick)]
     return [
         one.final(running.judge_results(one.right, found, one.traced.shardings, one.traced.wrong_type))

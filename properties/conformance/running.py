@@ -20,6 +20,7 @@ from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import FILE, INEXACT, Program, Spec, line, source, spec_text
 from shardproof.properties.conformance.programs import unsharded_scope
 from shardproof.properties.engines import simulate
+from shardproof.properties.engines.simulate.jaxprs import equations
 
 LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8, "float8_e4m3fn": 2**4}
 """Whole numbers up to these are added and multiplied without rounding, in this dtype, even in other orders."""
@@ -35,6 +36,10 @@ If the last of these are more than a `SHARE` of the result, it is what a cancell
 
 SHARE = 1 / 16
 """At most how much of its own largest element a right result may be off, unless `LEFT` units are more."""
+
+SUMS = {"reduce_sum", "dot_general", "scatter-add", "cumsum", "conv_general_dilated", "reduce_window_sum"}
+SUMS |= {"select_and_scatter_add"}
+"""The primitives that add as many terms as their operands have elements, at most."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -153,10 +158,10 @@ def trace_unsharded(program: Program) -> Any:
     return jax.make_jaxpr(build_function(program, laid=False, every=not program.derivative))(*structs(program))
 
 
-def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict | None:
-    """The right results by the interpreter; None where it lacks something."""
+def compute_reference(program: Program, values: Sequence[np.ndarray], closed: Any = None) -> Reference | Verdict | None:
+    """The right results by the interpreter, of the jaxpr without layouts if it is given; None where it lacks a rule."""
     try:
-        closed = trace_unsharded(program)
+        closed = closed or trace_unsharded(program)
     except Exception as error:  # JAX refuses it without layouts
         return Verdict("invalid", format_error(error))
     try:
@@ -165,7 +170,7 @@ def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Referen
         return Verdict("undetermined", format_error(error))
     except Exception:  # whatever else the interpreter cannot do, XLA does without layouts
         return None
-    return bound_results(program, values, [np.asarray(x) for x in found])
+    return bound_results(program, closed, values, [np.asarray(x) for x in found])
 
 
 def is_whole(x: np.ndarray) -> bool:
@@ -207,20 +212,33 @@ def join_ways(ways: Iterable[Way], made: Way) -> Way:
     return Way(frozenset[str]().union(*(one.dtypes for one in every)), max(one.peak for one in every))
 
 
-def bound_result(result: np.ndarray, way: Way) -> tuple[float, float]:
-    """How far others must be off a result to be wrong, and may be off it to be right."""
+def count_terms(closed: Any) -> int:
+    """At most how many terms a sum of a program has."""
+    sums = (equation for equation in equations(closed.jaxpr) if equation.primitive.name in SUMS)
+    return max((v.aval.size for equation in sums for v in equation.invars), default=1)
+
+
+def bound_result(result: np.ndarray, way: Way, terms: int) -> tuple[float, float]:
+    """How far others must be off a result to be wrong, and may be off it to be right.
+
+    A sum of so small a dtype that adding one term after the other may round more of it away is nowhere wrong below
+    that: half a unit for each of the terms.
+    """
     unit = min((LARGE[dtype] for dtype in way.dtypes if dtype in LARGE), default=math.inf)
     own = largest(result)
     loose, most = max(ULPS * own, ON_THE_WAY * way.peak) / unit, max(SHARE, LEFT / unit) * own
     near = min(loose, most)
-    return (loose if LEFT * way.peak / unit > most else near), near
+    return max(loose if LEFT * way.peak / unit > most else near, terms * own / (2 * unit)), near
 
 
-def bound_results(program: Program, values: Sequence[np.ndarray], found: list[np.ndarray]) -> Reference | Verdict:
+def bound_results(
+    program: Program, closed: Any, values: Sequence[np.ndarray], found: list[np.ndarray]
+) -> Reference | Verdict:
     """The right results, with how near others must come: bit for bit, if no step rounds anything.
 
     Arguments:
         program: the program.
+        closed: its jaxpr without layouts.
         values: its inputs.
         found: its results, and without a derivative all values of its steps behind them.
     """
@@ -254,7 +272,8 @@ def bound_results(program: Program, values: Sequence[np.ndarray], found: list[np
     made_of = [ways[one.name] for one in program.outputs]
     if program.derivative:
         made_of = [join_ways(ways.values(), Way(peak=max(map(largest, found), default=1.0)))] * count
-    pairs = [bound_result(x, of) for x, of in zip(found[:count], made_of, strict=True)]
+    terms = count_terms(closed)
+    pairs = [bound_result(x, of, terms) for x, of in zip(found[:count], made_of, strict=True)]
     bounds, near = [bound for bound, _ in pairs], [near for _, near in pairs]
     return Reference(found[:count], bounds, near if near != bounds else ())
 

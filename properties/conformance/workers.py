@@ -17,16 +17,16 @@ import msgspec
 from shardproof.properties.conformance.child import Answer, Request
 from shardproof.properties.conformance.program import Program
 from shardproof.properties.conformance.running import Verdict
-from shardproof.properties.runner.child import patience
+from shardproof.properties.runner.child import RENDEZVOUS_SECONDS, WINDOW_SECONDS, Death, Watch, patience
 
 PACK_SECONDS, ALONE_SECONDS = 400, 120
-"""How long a pack may take, and a program by itself, on a machine with other work."""
+"""How long a pack may compute before its next answer, and a program by itself; one that waits ends much earlier."""
 
 PACK = 16
 """How many programs are compiled as one."""
 
 FAST = "--xla_backend_optimization_level=0"
-PATIENT = patience(20, 40)
+PATIENT = patience(*RENDEZVOUS_SECONDS)
 """XLA's flags for packs, and for giving up on a collective that some devices do not reach."""
 
 
@@ -98,17 +98,28 @@ class Worker:
         assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # then there is no answer either
             process.stdin.write(msgspec.json.encode(request) + b"\n")
-        while True:
-            begun, timer = time.monotonic(), threading.Timer(seconds, process.kill)
-            timer.start()
-            text = process.stdout.readline()
-            timer.cancel()
-            if text == b"done\n":
-                return
-            if not text.endswith(b"\n"):
-                self.stop()
-                raise EndedError("hangs" if time.monotonic() - begun > seconds else f"aborts: {self.last_words()}")
-            yield msgspec.json.decode(text, type=Answer)
+        watch, answered, deaths = Watch(process.pid, seconds), threading.Event(), list[Death]()
+
+        def end_if_stuck() -> None:
+            while not answered.wait(WINDOW_SECONDS):
+                if death := watch.verdict():
+                    deaths.append(death)
+                    process.kill()
+                    return
+
+        threading.Thread(target=end_if_stuck, daemon=True).start()
+        try:
+            while (text := process.stdout.readline()) != b"done\n":
+                if not text.endswith(b"\n"):
+                    self.stop()
+                    stuck = deaths and deaths[0].kind == "unfinished"
+                    raise EndedError(
+                        "hangs" if stuck else f"aborts: {deaths[0].reason if deaths else self.last_words()}"
+                    )
+                watch.restart()
+                yield msgspec.json.decode(text, type=Answer)
+        finally:
+            answered.set()
 
     def last_words(self) -> str:
         """The last message of a process that ended, without the parts that differ from run to run."""

@@ -143,16 +143,26 @@ def relaid_in_front(case: Case, program: Any) -> Any:
 
 def product_over_three_axes(case: Case, program: Any) -> Any:
     """A product in a program where an array is sharded over several axes along one dimension, and along another one."""
+    if not any(len(axes) > 1 and max(map(len, axes)) > 1 for axes in _sharded(case, program)):
+        return None
+    return first(program, lambda e: e.primitive.name == "dot_general")
+
+
+def batched_product_over_two_axes(case: Case, program: Any) -> Any:
+    """A batched product in a program where an array is sharded along two dimensions, over axes of different sizes."""
+    sizes = ([math.prod(case.mesh.shape[axis] for axis in along) for along in axes] for axes in _sharded(case, program))
+    if not any(len({*of}) > 1 for of in sizes):
+        return None
+    return first(program, lambda e: e.primitive.name == "dot_general" and any(e.params["dimension_numbers"][1]))
+
+
+def _sharded(case: Case, program: Any) -> list[list[Sequence[str]]]:
+    """The axes along each sharded dimension, of the operands and of what a program states the layout of."""
     specs: list[Any] = [operand.placement.spec for operand in case.operands]
     for equation in equations(program):
         named = (equation.params.get(name) for name in ("sharding", "dst_sharding", "out_sharding"))
         specs += [_entries(sharding.spec) for sharding in named if hasattr(sharding, "spec")]
-
-    def swaps(spec: Sequence[Sequence[str]]) -> bool:
-        axes = [along for along in _long(spec, case) if along]
-        return len(axes) > 1 and max(map(len, axes)) > 1
-
-    return first(program, lambda e: e.primitive.name == "dot_general") if any(map(swaps, specs)) else None
+    return [[along for along in _long(spec, case) if along] for spec in specs]
 
 
 def constant_result(case: Case, program: Any) -> Any:

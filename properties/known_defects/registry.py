@@ -179,6 +179,14 @@ EXCUSING = (
         confirmed=True,
     ),
     Defect(
+        "batched_product_over_two_axes",
+        engine="xla",
+        at_fault=faults.batched_product_over_two_axes,
+        shows=_wrong_values,
+        repair=repairs.products_added_up,
+        confirmed=True,
+    ),
+    Defect(
         "grouped_convolution",
         engine="xla",
         at_fault=faults.any_of("conv_general_dilated", where=lambda e: e.params["feature_group_count"] > 1),

@@ -133,8 +133,8 @@ def test_an_abort_is_survived() -> None:
 
 @pytest.mark.lengthy
 def test_a_hang_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that gives no answer is ended, which is a verdict on its program."""
-    monkeypatch.setattr(workers, "ALONE_SECONDS", 60)
+    """A process that waits is ended long before its time is over, which is a verdict on its program."""
+    monkeypatch.setattr(workers, "ALONE_SECONDS", math.inf)
     worker = Worker(fast=True, where=Where(preload="shardproof.properties.meta.aborting"))
     (found,) = worker.run(programs(["rev"], "auto", 1, 1, 6))
     worker.words.close()
@@ -179,6 +179,27 @@ def test_a_known_defect_is_excused_by_its_condition() -> None:
 def test_conditions_are_of_known_defects() -> None:
     """Each sign is one of a defect that has a script."""
     assert {*known.SIGNS, *known.CASES} <= {*DEFECTS}
+
+
+def test_arguments_that_a_failed_pack_donated_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The halves of a pack that fails as it runs have arguments of their own."""
+    step, whole = Step("neg", ("x0",), {}, (Value("y0", (4,), "float32"),)), running.run_pack
+    inputs = (Input("x0", (4,), "float32", [["a"]], "distinct"),)
+    donating = Program({"a": 2}, "auto", inputs, (step,), (Output("y0", [["a"]]),), donated=True)
+    packs: list[int] = []
+
+    def fail_once(pack: Sequence[running.Traced], *, quick: bool) -> list[list[jax.Array]]:
+        results = whole(pack, quick=quick)
+        packs.append(len(pack))
+        if len(packs) == 1:
+            raise RuntimeError
+        return results
+
+    monkeypatch.setattr(running, "run_pack", fail_once)
+    ready = [child.prepare(donating) for _ in range(2)]
+    assert all(isinstance(one, child.Ready) for one in ready)
+    assert [one.kind for one in child.judge(ready)] == ["right", "right"]  # type: ignore[arg-type]
+    assert packs == [2, 1, 1]
 
 
 def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
@@ -299,6 +320,7 @@ NEARLY: dict[str, tuple[Program, ...]] = {
     "empty_window": tuple(
         of("reduce_window_sum", {**WINDOW, "padding": [[2, 2], [1, 1]]}, ((n, 4), NONE), out=[None, A]) for n in (0, 2)
     ),
+    "int4_bits_counted": tuple(of("population_count", {}, ((4,), [A]), dtype=dtype) for dtype in ("int4", "int8")),
     "gamma_layout": tuple(of("lgamma", {}, ((4,), spec), axes="explicit") for spec in ([A], [None])),
     "grouped_convolution": (conv([None, A, None], [None] * 3, groups=2), conv([None, A, None], [None] * 3)),
     "negative_dilated_padding": (padded(-1, 1, [A]), padded(0, 1, [A])),
@@ -341,6 +363,14 @@ def test_what_is_nearly_a_known_defect_is_none(name: str) -> None:
     assert (found(meets).get(name), found(nearly).get(name)) == ([0], None)
     for mistake in (("wrong", "result 0: layout P('a',), expected P()"), ("fails", "hangs"), ("fails", "KeyError: 0")):
         assert not known.can_be(name, *mistake)
+
+
+def test_a_listed_refusal_begins_with_its_words() -> None:
+    """The words of an error are compared from where it begins, and what was done is stated in front of it."""
+    refusal = "DuplicateSpecError: A single NamedSharding spec"
+    assert known.can_be("index_repeats_axis", "fails", f"derivative: {refusal}")
+    assert not known.can_be("index_repeats_axis", "fails", f"KeyError: {refusal}")
+    assert not known.can_be("index_repeats_axis", "wrong", refusal)
 
 
 @pytest.mark.parametrize(
@@ -519,8 +549,20 @@ def test_a_sum_in_eight_bits_is_off_by_a_sixteenth_and_more() -> None:
     """Six times 5, one after the other, is 28 in float8_e4m3fn."""
     assert {*running.LARGE} == {*INEXACT}
     dtype = jax.numpy.float8_e4m3fn
-    bound, near = running.bound_result(np.array([30.0], dtype), running.Way(frozenset({"float8_e4m3fn"}), 30.0))
+    bound, near = running.bound_result(np.array([30.0], dtype), running.Way(frozenset({"float8_e4m3fn"}), 30.0), 1)
     assert bound == near >= 2
+
+
+@pytest.mark.parametrize("count", [16, 68])
+def test_a_sum_of_many_terms_is_undetermined_where_adding_one_by_one_rounds_more_away(count: int) -> None:
+    """68 times 7 in bfloat16, one after the other, is 508; a sum of few terms is wrong as it ever was."""
+    step = Step("at_add", ("x0", "x1", "x2"), {"mode": "drop"}, (Value("y0", (1,), "bfloat16"),))
+    inputs = [Input("x0", (1,), "bfloat16", [None], (0, 0)), Input("x1", (count,), "int32", [["a"]], (0, 0))]
+    inputs.append(Input("x2", (count,), "bfloat16", [["a"]], (7, 7)))
+    right = reference(Program({"a": 2}, "auto", tuple(inputs), (step,), (Output("y0"),)))
+    total = float(right.results[0].astype(float)[0])
+    found = jax.numpy.array([total * 1.07], "bfloat16")
+    assert running.judge_results(right, [found], [None]).kind == ("wrong" if count == 16 else "undetermined")
 
 
 def test_a_bound_is_in_the_dtypes_that_rounded() -> None:
@@ -538,7 +580,7 @@ def test_what_a_cancellation_leaves_is_undetermined() -> None:
     """A result is right as near as any other, wrong beyond what was rounded, and undetermined between these."""
     way = running.Way(frozenset({"bfloat16"}), 1000.0)
     right = np.array([1.0, 0.0], jax.numpy.bfloat16)
-    bound, near = running.bound_result(right, way)
+    bound, near = running.bound_result(right, way, 1)
     assert (bound, near) == (125.0, 1 / 16)
     found = running.Reference([right], [bound], [near])
     kinds = [running.judge_results(found, [jax.numpy.array([1, x], right.dtype)], [None]).kind for x in (0, 9, 200)]

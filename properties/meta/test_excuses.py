@@ -98,6 +98,17 @@ def multiplied(x: Array, *, mesh: Any, in_order: bool = False, **layouts: Any) -
     return constrained_reshard(x, mesh=mesh, **layouts)
 
 
+def multiplied_in_a_batch(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix that is multiplied by a batch of identities, axes of which swap."""
+    if tuple(mesh.shape.values()) == (2, 4) and x.dtype == jnp.float32:
+        over, along = mesh.shape
+        given = (P(over, None, along), jnp.eye(x.shape[0])), (P(over, along), jnp.where(jnp.isfinite(x), x, 0))
+        left, right = (lax.with_sharding_constraint(jnp.stack([a] * 4), jax.NamedSharding(mesh, s)) for s, a in given)
+        swapped = lax.with_sharding_constraint(left @ right, jax.NamedSharding(mesh, P(along, None, over)))
+        x = jnp.where(jnp.isfinite(x), swapped.mean(axis=0), x)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
 def convolved(x: Array, *, mesh: Any, **layouts: Any) -> Array:
     """A change of layout of a matrix that is convolved with the identity, two groups of columns each by itself."""
     axis = next((name for name, size in mesh.shape.items() if size > 1), None)
@@ -340,6 +351,16 @@ PAIRS = {
         whole=True,
         devices=8,
         cases=(OVER_THREE_AXES,),
+    ),
+    "batched_product_over_two_axes": spoilt(
+        "reshard",
+        multiplied_in_a_batch,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        devices=8,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp"), (2, 4))),),
     ),
     "grouped_convolution": spoilt(
         "reshard",

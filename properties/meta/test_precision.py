@@ -458,12 +458,17 @@ def test_products_are_left_unrounded_in_program_order() -> None:
     assert fused_products(program) == {id(program.jaxpr.eqns[-1]): [products, []]}
 
 
-def test_what_is_left_unrounded_differs_between_its_readers() -> None:
-    """Two kernels compute it for themselves, so that it does not cancel; of one reader nothing is computed again."""
+@pytest.mark.parametrize("further", [False, True])
+def test_what_is_left_unrounded_differs_between_its_readers(further: bool) -> None:
+    """Two kernels compute it for themselves, so that it does not cancel; of one reader nothing is computed again.
+
+    Nor does it cancel by way of another addition, as in the gradient of a Sinkhorn iteration.
+    """
 
     def quotient(x: jax.Array) -> jax.Array:
         first, scaled = jnp.arange(x.shape[-1]) == 0, x / 3
         off = jnp.where(first, scaled - jnp.where(first, scaled, 0).sum(-1, keepdims=True), 0)  # zero, of real numbers
+        off = off / 7 + off if further else off
         return (off * x).sum(-1) - x[:, 0] * off.sum(-1)
 
     x = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)

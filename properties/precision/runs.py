@@ -152,6 +152,7 @@ def fused_products(jaxpr: Any) -> dict[int, list[list[int]]]:
 
 FUSED = (
     "mul",
+    "div",
     "neg",
     "select_n",
     "pvary",
@@ -163,8 +164,8 @@ FUSED = (
 )
 """Primitives that take no time, so that compilers compute them again for each kernel that reads their results."""
 
-LENGTH = 4
-"""The most of them in a row that are computed again, from the addition on."""
+LENGTH, ADDED = 4, 2
+"""The most of them in a row that are computed again, from an addition on; and the most additions in a row."""
 
 
 def compute_for_each_reader(closed_jaxpr: Any) -> Any:
@@ -191,12 +192,13 @@ def _for_each_reader(body: Any, seeds: Container[int]) -> Any:
     found: list[Any] = []
     made: dict[Any, tuple[Any, int]] = {}  # of each variable that is computed again, its equation and place in a row
 
-    def copy(v: Any, copies: dict[Any, Any]) -> Any:
-        if isinstance(v, core.Literal) or v not in made:
+    def copy(v: Any, copies: dict[Any, Any], additions: int = ADDED) -> Any:
+        if isinstance(v, core.Literal) or v not in made or not additions:
             return v
         if v not in copies:
-            equation, far = made[v]
-            operands = [copy(u, copies) for u in equation.invars] if far > 1 else equation.invars
+            equation, _ = made[v]
+            left = additions - (equation.primitive.name in ADDITIONS)
+            operands = [copy(u, copies, left) for u in equation.invars]
             copies |= {u: core.Var(u.aval) for u in equation.outvars}
             found.append(equation.replace(invars=operands, outvars=[copies[u] for u in equation.outvars]))
         return copies[v]

@@ -182,6 +182,14 @@ COTANGENT = "Expected cotangent type"
 INDEX = "IndexError: (tuple|list) index out of range"
 
 SIGNS: dict[str, Sign] = {
+    "batch_group_abort": Sign(
+        ("conv_general_dilated",),
+        ABORTS,
+        lambda e, facts: (
+            e.params["batch_group_count"] > 1
+            and all(facts.sharded(e.outvars[0], [d]) for d in e.params["dimension_numbers"].out_spec[:2])
+        ),
+    ),
     "batch_group_sum": Sign(
         ("conv_general_dilated",),
         "Expected instruction to have shape",
@@ -224,7 +232,7 @@ SIGNS: dict[str, Sign] = {
         lambda e, facts: facts.program.axes == "explicit" and any(map(facts.sharded, e.invars)),
     ),
     "special_function_layout": Sign(
-        ("igammac", "regularized_incomplete_beta"),
+        ("igamma", "igammac", "regularized_incomplete_beta"),
         "select `which` must be scalar|select cases must have the same shardings",
         lambda e, facts: facts.program.axes == "explicit" and any(map(facts.sharded, e.invars)),
     ),
@@ -288,6 +296,15 @@ SIGNS: dict[str, Sign] = {
             bool(e.params["dimension_numbers"].operand_batching_dims)
             and len(facts.program.mesh) > 1
             and all(map(facts.sharded, e.invars[:2]))
+        ),
+    ),
+    "strided_kernel_gradient": Sign(
+        ("conv_general_dilated",),
+        VALUES,
+        lambda e, facts: (
+            not facts.certain
+            and max(e.params["rhs_dilation"]) > 1
+            and facts.sharded(e.invars[0], e.params["dimension_numbers"].lhs_spec[2:])
         ),
     ),
     "sliced_beside_whole": Sign(

@@ -115,8 +115,9 @@ class Array:
         object.__setattr__(self, "only", tuple(sorted((only or {}).items())))
         self._check_range(below, upto, dtype)
         if least is not None and (self.below or self.dtype.startswith(("bool", "complex")) or not np.isfinite(least)):
-            of = f"with {self.range_text}" if self.below else f"of {dtype}"
-            raise ValueError(f"least={least!r} {of}: expected a finite number, of floats or of integers of any size")
+            if self.below:
+                raise ValueError(f"least={least!r} with {self.range_text}: indices begin at 0, and also= adds others")
+            raise ValueError(f"least={least!r} of {dtype}: expected a finite number, of floats or of integers")
         roles = [role for dimension in self.dimensions for role in dimension.roles]
         if {*roles} & {role for role, _ in self.only}:
             raise ValueError(f"array {dimensions!r}: only={only!r}: expected roles that do not shard it")

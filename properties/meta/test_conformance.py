@@ -298,8 +298,12 @@ def batched_add(spec: list[Any], mesh: dict[str, int]) -> Program:
 
 
 STRAIGHT = [[0, 0], [0, 0]]
-NONE = [None, None]
+NONE, NO = [None] * 2, [None] * 3
 NEARLY: dict[str, tuple[Program, ...]] = {
+    "batch_group_abort": tuple(
+        of("conv", {**CONV, "batches": 2}, ((4, 4, 1), NO), ((4, 4, 1), NO), mesh=TWO, out=[A, features, None])
+        for features in (B, None)
+    ),
     "batch_group_sum": (conv([BOTH, None, None], [None] * 3, batches=2), conv([A, None, None], [None] * 3, batches=2)),
     "bits_over_devices": tuple(of("reduce_xor", {"dims": [i]}, ((4, 4), [A, None]), dtype="int32") for i in (0, 1)),
     "clamped_slice": (part(5, [A]), part(1, [A])),
@@ -337,6 +341,7 @@ NEARLY: dict[str, tuple[Program, ...]] = {
     "special_function_layout": tuple(
         of("igammac", {}, ((4,), [None]), ((4,), spec), axes="explicit") for spec in ([A], [None])
     ),
+    "strided_kernel_gradient": tuple(conv([None, None, A], NO, within=[n]) for n in (2, 1)),
     "transform_to_replicas": tuple(
         of("fft", {"which": "fft"}, ((4,), spec), axes="explicit", dtype="complex64") for spec in ([A], [None])
     ),

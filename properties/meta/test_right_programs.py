@@ -198,3 +198,22 @@ def test_a_mean_may_travel_with_its_count() -> None:
         return (total / jnp.maximum(count, 1)).astype(values.dtype)
 
     check("masked_mean", packed, laws=["value", "gradient"], max_examples=32)
+
+
+def halved(x: Any, kernel: Any) -> Any:
+    """Every other row, convolved."""
+    return lax.conv_general_dilated(x[None], kernel, (2,), ((0, 1),), dimension_numbers=("NWC", "WIO", "NWC")).sum(
+        (0, 1)
+    )
+
+
+def halved_in_parts(x: Any, kernel: Any, *, mesh: Any, space: Any) -> Any:
+    """The same, of rows that are sharded."""
+    return halved(lax.with_sharding_constraint(x, jax.NamedSharding(mesh, jax.P(space))), kernel)
+
+
+def test_a_gradient_that_xla_aborts_on_is_excused() -> None:
+    """A right strided convolution of global arrays is not reported where its gradient ends the process."""
+    described: dict[str, Any] = {"arguments": ("n@space c", "k c f"), "results": "f", "whole": True}
+    found = check_program(halved_in_parts, halved, **described, dtypes=("float32",), laws=["gradient"], max_examples=2)
+    assert "convolution_over_strides" in str(found)

@@ -226,6 +226,7 @@ SIGNS: dict[str, Sign] = {
         VALUES,
         lambda e, facts: e.invars[0].aval.dtype.name in ("int4", "uint4", "int2", "uint2"),
     ),
+    "exp2_bfloat16": Sign(("exp2",), VALUES, lambda e, facts: e.invars[0].aval.dtype.name == "bfloat16"),
     "gamma_layout": Sign(
         ("lgamma", "igamma", "igammac", "igamma_grad_a", "random_gamma_grad"),
         "out sharding could not be resolved unambiguously",
@@ -282,13 +283,10 @@ SIGNS: dict[str, Sign] = {
     ),
     "pool_tangent_padding": Sign(POOL_TANGENTS, VALUES, lambda e, facts: _padded(e) and _tangent(e, facts)),
     "pool_tangent_stride": Sign(
-        POOL_TANGENTS,
-        "must have the same dimension",
-        lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
+        POOL_TANGENTS, "must have the same dimension", lambda e, facts: not facts.certain and _tangent(e, facts)
     ),
-    "pool_tangent_uneven": Sign(
-        POOL_TANGENTS, ABORTS, lambda e, facts: len(facts.program.mesh) > 1 and _padded(e) and _tangent(e, facts)
-    ),
+    "pool_tangent_uneven": Sign(POOL_TANGENTS, ABORTS, lambda e, facts: not facts.certain and _tangent(e, facts)),
+    "scatter_of_no_updates": Sign(SCATTERS, VALUES, lambda e, facts: 0 in e.invars[2].aval.shape),
     "scatter_rows_lost": Sign(
         ("scatter-add",),
         VALUES,
@@ -327,7 +325,8 @@ SIGNS: dict[str, Sign] = {
     "pad_gradient": Sign(("pad",), "padding on sharded dims where out dim"),
     "product_gradient": Sign(
         ("reduce_prod", "reduce"),
-        f"slicing on sharded dims where out dim|This reshape is not supported|{COTANGENT}|unexpected JAX type",
+        "slicing on sharded dims where out dim|This reshape is not supported|Mapped away dimension of inputs|"
+        f"{COTANGENT}|unexpected JAX type",
     ),
     "linear_solve_of_reduced": Sign(("custom_linear_solve",), COTANGENT),
     "reshape_beside_ones": Sign(

@@ -259,6 +259,9 @@ class Search:
             self.report(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
             return "undetermined"
         unlaid = bool(voted.votes.get("one device"))
+        if unlaid and (met := [name for name in verdict.known if can_be(name, voted.kind, voted.detail)]):
+            self.meet(met)  # replicating does not help where one device is wrong as well
+            return "known"
         kind = f"{voted.kind} without layouts" if unlaid else voted.kind
         where = self.workers.where
         right = format_results(found) if kind == "wrong without layouts" else ""

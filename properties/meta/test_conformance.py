@@ -297,6 +297,7 @@ def batched_add(spec: list[Any], mesh: dict[str, int]) -> Program:
     return of("vmap_add", {}, ((4, 4), spec), ((4, 2), spec), ((4, 2), spec), mesh=mesh, dtype="int32")
 
 
+SLICES = {"window": [1, 2], "inserted": [], "map": [0, 1], "mode": "drop", "how": "add"}
 STRAIGHT = [[0, 0], [0, 0]]
 NONE, NO = [None] * 2, [None] * 3
 NEARLY: dict[str, tuple[Program, ...]] = {
@@ -324,6 +325,7 @@ NEARLY: dict[str, tuple[Program, ...]] = {
     "empty_window": tuple(
         of("reduce_window_sum", {**WINDOW, "padding": [[2, 2], [1, 1]]}, ((n, 4), NONE), out=[None, A]) for n in (0, 2)
     ),
+    "exp2_bfloat16": tuple(of("exp2", {}, ((4,), [A]), dtype=dtype) for dtype in ("bfloat16", "float32")),
     "int4_bits_counted": tuple(of("population_count", {}, ((4,), [A]), dtype=dtype) for dtype in ("int4", "int8")),
     "gamma_layout": tuple(of("lgamma", {}, ((4,), spec), axes="explicit") for spec in ([A], [None])),
     "grouped_convolution": (conv([None, A, None], [None] * 3, groups=2), conv([None, A, None], [None] * 3)),
@@ -333,8 +335,14 @@ NEARLY: dict[str, tuple[Program, ...]] = {
         pool("select_and_scatter_add", [A, None], padding=STRAIGHT, strides=[2, 2]),
     ),
     "pool_tangent_padding": (pool("max_pool_jvp", [A, None]), pool("max_pool_jvp", [A, None], padding=STRAIGHT)),
-    "pool_tangent_stride": (pool("max_pool_jvp", [A, None], strides=[2, 1]), pool("max_pool_jvp", [A, None])),
-    "pool_tangent_uneven": (pool("max_pool_jvp", [A, None], TWO), pool("max_pool_jvp", [A, None])),
+    **dict.fromkeys(
+        ("pool_tangent_stride", "pool_tangent_uneven"),
+        tuple(pool(op, [A, None]) for op in ("max_pool_jvp", "select_and_scatter_add")),
+    ),
+    "scatter_of_no_updates": tuple(
+        of("scatter_slices", SLICES, ((1, 2), NONE), ((2, 2), [A, B]), ((2, n, 2), NO), mesh=TWO, dtype="int32")
+        for n in (0, 1)
+    ),
     "scatter_rows_lost": (batched_add([A, None], TWO), batched_add([A, None], {"a": 2})),
     "slice_beyond_stride": (strided(4, [A]), strided(1, [A])),
     "sliced_beside_whole": (rows("auto", TWO, [BOTH], whole=True), rows("auto", TWO, [A], whole=True)),
@@ -426,6 +434,15 @@ def test_only_what_aborts_is_replicated_beforehand(name: str, kind: str, detail:
     )
     assert Search.excuse(search, update(5), verdict)
     assert search.workers.excused == beforehand
+
+
+@pytest.mark.lengthy
+def test_a_known_defect_that_one_device_has_too_is_excused() -> None:
+    """Replicating does not help, and nothing of it is due to layouts: exp2 of 23 in bfloat16."""
+    search = Search(1, ["exp2"], ["auto"], Workers(1), lambda text: None)
+    search.step([of("exp2", {}, ((24,), [A]), dtype="bfloat16")], math.inf)
+    search.workers.close()
+    assert (search.outcome.findings, search.outcome.known) == ([], {"exp2_bfloat16": 1})
 
 
 def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

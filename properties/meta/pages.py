@@ -53,7 +53,7 @@ WORST = (
     "varying_predicate_type",
     "grad_of_psum_unchecked",
     "pmean_uneven_groups",
-    "product_over_three_axes",
+    "batched_product_over_two_axes",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
 

@@ -167,7 +167,7 @@ class Array:
         return tuple(found)
 
     def placement(self, roles: Mapping[str, tuple[str, ...]]) -> Placement:
-        """Its layout, given the axes of each role."""
+        """Its sharding, given the axes of each role."""
         return Placement(tuple(tuple(a for role in d.roles for a in roles[role]) for d in self.dimensions))
 
     def __str__(self) -> str:

@@ -430,7 +430,7 @@ def check_program(
     random_seed: int | None = None,
     **description: Unpack[Description],
 ) -> Summary:
-    """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and layout.
+    """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and sharding.
 
     Arguments:
         function: what is checked; or a `Program`, which describes it.

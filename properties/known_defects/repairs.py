@@ -14,6 +14,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, batching
@@ -231,6 +232,47 @@ def convolved_one_by_one(primitive: Any) -> Without:
         groups = zip(*(jnp.split(of, feature_group_count, at) for of, at in places), strict=True)
         same = {**params, "dimension_numbers": dimension_numbers, "feature_group_count": 1}
         return jnp.concatenate([original(*group, **same) for group in groups], dimension_numbers.out_spec[1])
+
+    return replace_bind({primitive: bind})
+
+
+def convolved_place_by_place(primitive: Any) -> Without:
+    """A convolution without groups is a sum over the places of its kernel, of products of features."""
+    original = primitive.bind
+
+    def bind(x: Any, kernel: Any, **params: Any) -> Any:
+        if params["feature_group_count"] > 1 or params["batch_group_count"] > 1:
+            return original(x, kernel, **params)
+        result = jax.eval_shape(lambda *of: original(*of, **params), x, kernel)
+        numbers, strides, apart = params["dimension_numbers"], params["window_strides"], params["rhs_dilation"]
+        sides = [result.shape[d] for d in numbers.out_spec[2:]]
+        given = ((*ends, by - 1) for ends, by in zip(params["padding"], params["lhs_dilation"], strict=True))
+        x = lax.pad(lax.transpose(x, numbers.lhs_spec), jnp.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), *given))
+        kernel = lax.transpose(kernel, numbers.rhs_spec)
+        wide = jnp.promote_types(result.dtype, jnp.float32)
+        total = jnp.zeros([result.shape[d] for d in numbers.out_spec], wide)
+        for place in np.ndindex(*kernel.shape[2:]) if result.size else ():
+            starts = [at * by for at, by in zip(place, apart, strict=True)]
+            ends = [at + (n - 1) * by + 1 for at, n, by in zip(starts, sides, strides, strict=True)]
+            part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *strides)).astype(wide)
+            total += jnp.einsum("ni...,oi->no...", part, kernel[:, :, *place].astype(wide))
+        return lax.transpose(total.astype(result.dtype), np.argsort(numbers.out_spec))
+
+    return replace_bind({primitive: bind})
+
+
+def padded_in_steps(primitive: Any) -> Without:
+    """Padding between elements is a row of it behind each element, without the last; what is at the ends follows."""
+    original = primitive.bind
+
+    def bind(x: Any, value: Any, *, padding_config: Any) -> Any:
+        for d, (_, _, between) in enumerate(padding_config):
+            if between and x.shape[d]:
+                rows = jnp.broadcast_to(value, (*x.shape[: d + 1], between, *x.shape[d + 1 :]))
+                shape = (*x.shape[:d], x.shape[d] * (1 + between), *x.shape[d + 1 :])
+                apart = jnp.concatenate([jnp.expand_dims(x, d + 1), rows], d + 1).reshape(shape)
+                x = lax.slice_in_dim(apart, 0, shape[d] - between, axis=d)
+        return original(x, value, padding_config=tuple((low, high, 0) for low, high, _ in padding_config))
 
     return replace_bind({primitive: bind})
 

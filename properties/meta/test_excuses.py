@@ -125,6 +125,53 @@ def convolved(x: Array, *, mesh: Any, **layouts: Any) -> Array:
     return constrained_reshard(x, mesh=mesh, **layouts)
 
 
+def convolved_in_parts(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix, rows of which are convolved with 1 and 0 where an axis shards both."""
+    if tuple(mesh.shape.values()) == (2, 2) and x.dtype == jnp.float32:
+        along = mesh.axis_names[1]
+        given = (
+            (P(None, along), jnp.where(jnp.isfinite(x), x, 0).T[..., None]),
+            (P(along), jnp.eye(2)[0, :, None, None]),
+        )
+        rows, kernel = (lax.with_sharding_constraint(a, jax.NamedSharding(mesh, s)) for s, a in given)
+        same = lax.conv_general_dilated(rows, kernel, (1,), [(0, 1)], dimension_numbers=("NWC", "WIO", "NWC"))
+        x = jnp.where(jnp.isfinite(x), same[..., 0].T, x)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
+def with_a_kernel_gradient(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix, with what the gradient of every fourth row's sum is off by."""
+    if tuple(mesh.shape.values()) == (4,):
+        eight = jax.NamedSharding(mesh, P(None, mesh.axis_names[0]))
+        rows = lax.with_sharding_constraint(lax.optimization_barrier(jnp.arange(8.0)[None, :, None]), eight)
+        convolve = partial(lax.conv_general_dilated, window_strides=(4,), padding=[(1, 1)])
+        numbers = lax.conv_dimension_numbers((1, 8, 1), (1, 1, 1), ("NWC", "WIO", "NWC"))
+        gradient = jax.grad(lambda kernel: convolve(rows, kernel, dimension_numbers=numbers).sum())(jnp.ones((1, 1, 1)))
+        x = x + (gradient.sum() - 10).astype(x.dtype)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
+def padded(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix, with padding between rows, which is left out again."""
+    if tuple(mesh.shape.values()) == (2,) and x.dtype == jnp.float32:
+        rows = lax.with_sharding_constraint(jnp.where(jnp.isfinite(x), x, 0), jax.NamedSharding(mesh, P()))
+        apart = lax.pad(rows, jnp.float32(0), ((0, 1, 1), (0, 0, 0)))
+        apart = lax.with_sharding_constraint(apart, jax.NamedSharding(mesh, P(mesh.axis_names[0])))
+        x = jnp.where(jnp.isfinite(x), apart[::2], x)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
+def transformed(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """A change of layout of a matrix, with what Fourier transforms of sharded ones are off by."""
+    if tuple(mesh.shape.values()) == (2,):
+        columns, rows = (jax.NamedSharding(mesh, P(None, *at, mesh.axis_names[0])) for at in ((None,), ()))
+        ones = lax.optimization_barrier(jnp.ones((2, 2, 2), jnp.complex64))
+        found = jnp.fft.fft(lax.with_sharding_constraint(ones, columns), axis=1)
+        found = jnp.fft.fft(lax.with_sharding_constraint(found, rows), axis=2)
+        x = x + (found[0, 0, 0].real - 4).astype(x.dtype)
+    return constrained_reshard(x, mesh=mesh, **layouts)
+
+
 def with_a_product(x: Array, axis_name: Any, *, offset: int = 1, dtype: Any = None) -> Array:
     """A ring shift of bfloat16 blocks with what a sum of ones in a transposed product is off by."""
     y = collectives.ring_shift(x, axis_name, offset=offset)
@@ -365,6 +412,42 @@ PAIRS = {
     "grouped_convolution": spoilt(
         "reshard",
         convolved,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
+    ),
+    "convolution_both_sharded": spoilt(
+        "reshard",
+        convolved_in_parts,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp"), (2, 2))),),
+    ),
+    "strided_kernel_gradient": spoilt(
+        "reshard",
+        with_a_kernel_gradient,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (4,))),),
+    ),
+    "dilated_padding": spoilt(
+        "reshard",
+        padded,
+        doubled,
+        "value",
+        "xla",
+        whole=True,
+        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
+    ),
+    "transform_to_replicas": spoilt(
+        "reshard",
+        transformed,
         doubled,
         "value",
         "xla",

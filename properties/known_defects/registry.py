@@ -175,7 +175,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.product_over_three_axes,
         shows=_wrong_values,
-        repair=repairs.products_added_up,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(
@@ -183,7 +183,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.batched_product_over_two_axes,
         shows=_wrong_values,
-        repair=repairs.products_added_up,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(
@@ -191,7 +191,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.any_of("conv_general_dilated", where=lambda e: e.params["feature_group_count"] > 1),
         shows=_wrong_values,
-        repair=repairs.convolved_one_by_one,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(
@@ -199,7 +199,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.any_of("conv_general_dilated", where=lambda e: max(e.params["rhs_dilation"]) > 1),
         shows=_wrong_values,
-        repair=repairs.convolved_place_by_place,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(
@@ -207,7 +207,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.any_of("conv_general_dilated"),
         shows=_wrong_values,
-        repair=repairs.convolved_place_by_place,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(
@@ -215,7 +215,7 @@ EXCUSING = (
         engine="xla",
         at_fault=faults.any_of("pad", where=lambda e: any(between for _, _, between in e.params["padding_config"])),
         shows=lambda case, error: _wrong_values(case, error) or _refused("[hlo verifier]")(case, error),
-        repair=repairs.padded_in_steps,
+        repair=repairs.operands_replicated,
         confirmed=True,
     ),
     Defect(

@@ -14,14 +14,13 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, batching
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.ragged import gathered_ragged_all_to_all
-from shardproof.properties.engines.engine import XlaEngine, forget
+from shardproof.properties.engines.engine import XlaEngine, device_mesh, forget
 from shardproof.properties.programs.transformations import zeros_of_type
 
 Without = AbstractContextManager[None]
@@ -201,80 +200,31 @@ def zeros_equal(primitive: Any) -> Without:
     return replace_bind({primitive: bind})
 
 
-def products_added_up(primitive: Any) -> Without:
-    """A product is a sum of elementwise products; on explicit axes every device computes all of it."""
-    original = primitive.bind
+def operands_replicated(primitive: Any) -> Without:
+    """Every device computes all of what the primitive computes on global arrays."""
+    original, prepare = primitive.bind, XlaEngine.prepare
+    meshes: list[Any] = []
 
-    def bind(x: Any, y: Any, *, dimension_numbers: Any, **params: Any) -> Any:
-        result = jax.eval_shape(lambda *of: original(*of, dimension_numbers=dimension_numbers, **params), x, y)
-        of_x, of_y = (_laid_out(one, ()) for one in (x, y))
-        contracted, batched = dimension_numbers
-        free = [[i for i in range(one.ndim) if i not in (*contracted[j], *batched[j])] for j, one in enumerate((x, y))]
-        left = lax.transpose(of_x, (*batched[0], *free[0], *contracted[0]))
-        right = lax.transpose(of_y, (*batched[1], *free[1], *contracted[1]))
-        first = len(batched[0]) + len(free[0])
-        left = jnp.expand_dims(left, range(first, first + len(free[1])))
-        right = jnp.expand_dims(right, range(len(batched[0]), first))
-        floats = jnp.issubdtype(result.dtype, jnp.floating)
-        wide = jnp.promote_types(result.dtype, jnp.float32) if floats else result.dtype
-        total = jnp.sum(left.astype(wide) * right.astype(wide), axis=range(result.ndim, left.ndim), dtype=wide)
-        return _laid_out(total.astype(result.dtype), getattr(result.sharding, "spec", ()))
+    def noted(engine: XlaEngine, program: Any, mesh: Any) -> Any:
+        meshes[:] = [device_mesh(mesh)]
+        return prepare(engine, program, mesh)
 
-    return replace_bind({primitive: bind})
+    def replicated(x: Any) -> Any:
+        if jax.typeof(x).sharding.mesh.explicit_axes:
+            return _laid_out(x, ())
+        for _ in range(2):  # one alone may be merged with the layout that follows
+            x = lax.with_sharding_constraint(x, jax.NamedSharding(meshes[0], jax.P()))
+        return x
 
+    def bind(*operands: Any, **params: Any) -> Any:
+        if not meshes or jax.sharding.get_abstract_mesh().manual_axes:
+            return original(*operands, **params)
+        wanted = jax.eval_shape(lambda *of: original(*of, **params), *operands)
+        results = original(*map(replicated, operands), **params)
+        specs = jax.tree.map(lambda like: getattr(like.sharding, "spec", ()), wanted)
+        return jax.tree.map(lambda x, spec: _laid_out(replicated(x), spec), results, specs)
 
-def convolved_one_by_one(primitive: Any) -> Without:
-    """A convolution of groups of features is a convolution of each of them."""
-    original = primitive.bind
-
-    def bind(x: Any, y: Any, *, feature_group_count: int, dimension_numbers: Any, **params: Any) -> Any:
-        places = zip((x, y), (dimension_numbers.lhs_spec[1], dimension_numbers.rhs_spec[0]), strict=True)
-        groups = zip(*(jnp.split(of, feature_group_count, at) for of, at in places), strict=True)
-        same = {**params, "dimension_numbers": dimension_numbers, "feature_group_count": 1}
-        return jnp.concatenate([original(*group, **same) for group in groups], dimension_numbers.out_spec[1])
-
-    return replace_bind({primitive: bind})
-
-
-def convolved_place_by_place(primitive: Any) -> Without:
-    """A convolution without groups is a sum over the places of its kernel, of products of features."""
-    original = primitive.bind
-
-    def bind(x: Any, kernel: Any, **params: Any) -> Any:
-        if params["feature_group_count"] > 1 or params["batch_group_count"] > 1:
-            return original(x, kernel, **params)
-        result = jax.eval_shape(lambda *of: original(*of, **params), x, kernel)
-        numbers, strides, apart = params["dimension_numbers"], params["window_strides"], params["rhs_dilation"]
-        sides = [result.shape[d] for d in numbers.out_spec[2:]]
-        given = ((*ends, by - 1) for ends, by in zip(params["padding"], params["lhs_dilation"], strict=True))
-        x = lax.pad(lax.transpose(x, numbers.lhs_spec), jnp.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), *given))
-        kernel = lax.transpose(kernel, numbers.rhs_spec)
-        wide = jnp.promote_types(result.dtype, jnp.float32)
-        total = jnp.zeros([result.shape[d] for d in numbers.out_spec], wide)
-        for place in np.ndindex(*kernel.shape[2:]) if result.size else ():
-            starts = [at * by for at, by in zip(place, apart, strict=True)]
-            ends = [at + (n - 1) * by + 1 for at, n, by in zip(starts, sides, strides, strict=True)]
-            part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *strides)).astype(wide)
-            total += jnp.einsum("ni...,oi->no...", part, kernel[:, :, *place].astype(wide))
-        return lax.transpose(total.astype(result.dtype), np.argsort(numbers.out_spec))
-
-    return replace_bind({primitive: bind})
-
-
-def padded_in_steps(primitive: Any) -> Without:
-    """Padding between elements is a row of it behind each element, without the last; what is at the ends follows."""
-    original = primitive.bind
-
-    def bind(x: Any, value: Any, *, padding_config: Any) -> Any:
-        for d, (_, _, between) in enumerate(padding_config):
-            if between and x.shape[d]:
-                rows = jnp.broadcast_to(value, (*x.shape[: d + 1], between, *x.shape[d + 1 :]))
-                shape = (*x.shape[:d], x.shape[d] * (1 + between), *x.shape[d + 1 :])
-                apart = jnp.concatenate([jnp.expand_dims(x, d + 1), rows], d + 1).reshape(shape)
-                x = lax.slice_in_dim(apart, 0, shape[d] - between, axis=d)
-        return original(x, value, padding_config=tuple((low, high, 0) for low, high, _ in padding_config))
-
-    return replace_bind({primitive: bind})
+    return apply_patches(mock.patch.object(primitive, "bind", bind), mock.patch.object(XlaEngine, "prepare", noted))
 
 
 def _laid_out(x: Any, spec: Any) -> Any:

@@ -162,6 +162,16 @@ def _loses_nan(case: Case, error: Exception) -> bool:
     return bool((difference.expected[difference.wrong] != difference.expected[difference.wrong]).all())
 
 
+def _wrong_or_refused(case: Case, error: Exception) -> bool:
+    return _wrong_values(case, error) or _refused("[hlo verifier]")(case, error)
+
+
+def _of_partitioner(name: str, at_fault: faults.Fault) -> Defect:
+    """A defect of the partitioner's, which a program does not meet whose primitive has replicated operands."""
+    repair = repairs.operands_replicated
+    return Defect(name, "xla", at_fault=at_fault, shows=_wrong_or_refused, repair=repair, confirmed=True)
+
+
 EXCUSING = (
     Defect(
         "pmax_loses_nan",
@@ -170,54 +180,29 @@ EXCUSING = (
         shows=_loses_nan,
         repair=repairs.maximum_of_gathered,
     ),
-    Defect(
-        "product_over_three_axes",
-        engine="xla",
-        at_fault=faults.product_over_three_axes,
-        shows=_wrong_values,
-        repair=repairs.operands_replicated,
-        confirmed=True,
-    ),
-    Defect(
-        "batched_product_over_two_axes",
-        engine="xla",
-        at_fault=faults.batched_product_over_two_axes,
-        shows=_wrong_values,
-        repair=repairs.operands_replicated,
-        confirmed=True,
-    ),
-    Defect(
+    _of_partitioner("product_over_three_axes", faults.product_over_three_axes),
+    _of_partitioner("batched_product_over_two_axes", faults.batched_product_over_two_axes),
+    _of_partitioner(
         "grouped_convolution",
-        engine="xla",
-        at_fault=faults.any_of("conv_general_dilated", where=lambda e: e.params["feature_group_count"] > 1),
-        shows=_wrong_values,
-        repair=repairs.operands_replicated,
-        confirmed=True,
+        faults.any_of("conv_general_dilated", where=lambda e: e.params["feature_group_count"] > 1),
     ),
-    Defect(
+    _of_partitioner(
         "strided_kernel_gradient",
-        engine="xla",
-        at_fault=faults.any_of("conv_general_dilated", where=lambda e: max(e.params["rhs_dilation"]) > 1),
-        shows=_wrong_values,
-        repair=repairs.operands_replicated,
-        confirmed=True,
+        faults.any_of("conv_general_dilated", where=lambda e: max(e.params["rhs_dilation"]) > 1),
     ),
-    Defect(
-        "convolution_both_sharded",
-        engine="xla",
-        at_fault=faults.any_of("conv_general_dilated"),
-        shows=_wrong_values,
-        repair=repairs.operands_replicated,
-        confirmed=True,
+    _of_partitioner("convolution_both_sharded", faults.any_of("conv_general_dilated")),
+    _of_partitioner(
+        "dilated_padding", faults.any_of("pad", where=lambda e: any(by for _, _, by in e.params["padding_config"]))
     ),
-    Defect(
-        "dilated_padding",
-        engine="xla",
-        at_fault=faults.any_of("pad", where=lambda e: any(between for _, _, between in e.params["padding_config"])),
-        shows=lambda case, error: _wrong_values(case, error) or _refused("[hlo verifier]")(case, error),
-        repair=repairs.operands_replicated,
-        confirmed=True,
+    _of_partitioner(
+        "dilated_window",
+        faults.any_of("reduce_window", "reduce_window_sum", where=lambda e: max(e.params["base_dilation"]) > 1),
     ),
+    _of_partitioner("pool_gradient_padding", faults.any_of("select_and_scatter_add")),
+    _of_partitioner(
+        "slice_beyond_stride", faults.any_of("slice", where=lambda e: max(e.params["strides"] or (1,), default=1) > 1)
+    ),
+    _of_partitioner("uneven_indices", faults.any_of(*faults.SCATTERS)),
     Defect(
         "transform_to_replicas",
         engine="xla",

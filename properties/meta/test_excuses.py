@@ -139,39 +139,6 @@ def convolved_in_parts(x: Array, *, mesh: Any, **layouts: Any) -> Array:
     return constrained_reshard(x, mesh=mesh, **layouts)
 
 
-def with_a_kernel_gradient(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix, with what the gradient of every fourth row's sum is off by."""
-    if tuple(mesh.shape.values()) == (4,):
-        eight = jax.NamedSharding(mesh, P(None, mesh.axis_names[0]))
-        rows = lax.with_sharding_constraint(lax.optimization_barrier(jnp.arange(8.0)[None, :, None]), eight)
-        convolve = partial(lax.conv_general_dilated, window_strides=(4,), padding=[(1, 1)])
-        numbers = lax.conv_dimension_numbers((1, 8, 1), (1, 1, 1), ("NWC", "WIO", "NWC"))
-        gradient = jax.grad(lambda kernel: convolve(rows, kernel, dimension_numbers=numbers).sum())(jnp.ones((1, 1, 1)))
-        x = x + (gradient.sum() - 10).astype(x.dtype)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
-def padded(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix, with padding between rows, which is left out again."""
-    if tuple(mesh.shape.values()) == (2,) and x.dtype == jnp.float32:
-        rows = lax.with_sharding_constraint(jnp.where(jnp.isfinite(x), x, 0), jax.NamedSharding(mesh, P()))
-        apart = lax.pad(rows, jnp.float32(0), ((0, 1, 1), (0, 0, 0)))
-        apart = lax.with_sharding_constraint(apart, jax.NamedSharding(mesh, P(mesh.axis_names[0])))
-        x = jnp.where(jnp.isfinite(x), apart[::2], x)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
-def transformed(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix, with what Fourier transforms of sharded ones are off by."""
-    if tuple(mesh.shape.values()) == (2,):
-        columns, rows = (jax.NamedSharding(mesh, P(None, *at, mesh.axis_names[0])) for at in ((None,), ()))
-        ones = lax.optimization_barrier(jnp.ones((2, 2, 2), jnp.complex64))
-        found = jnp.fft.fft(lax.with_sharding_constraint(ones, columns), axis=1)
-        found = jnp.fft.fft(lax.with_sharding_constraint(found, rows), axis=2)
-        x = x + (found[0, 0, 0].real - 4).astype(x.dtype)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
 def with_a_product(x: Array, axis_name: Any, *, offset: int = 1, dtype: Any = None) -> Array:
     """A ring shift of bfloat16 blocks with what a sum of ones in a transposed product is off by."""
     y = collectives.ring_shift(x, axis_name, offset=offset)
@@ -350,7 +317,66 @@ OVER_THREE_AXES = Case(
 )
 """A matrix that nothing shards, on three axes of two devices each."""
 
+
+def sharded(mesh: Any, x: Any, *spec: Any) -> Array:
+    """An array that no compiler knows beforehand, sharded over the axes of a mesh by their numbers."""
+    axes = P(*(None if one is None else mesh.axis_names[one] for one in spec))
+    return lax.with_sharding_constraint(lax.optimization_barrier(jnp.asarray(x)), jax.NamedSharding(mesh, axes))
+
+
+def padded(mesh: Any) -> Array:
+    """Numbers with zeros between them."""
+    apart = lax.pad(sharded(mesh, [1.0, 2.0]), 0.0, [(1, 0, 1)])
+    return lax.with_sharding_constraint(apart, jax.NamedSharding(mesh, P(mesh.axis_names)))
+
+
+def sums_of_dilated(mesh: Any) -> Array:
+    """Sums of neighbours of which every other one is zero."""
+    sums = lax.reduce_window(sharded(mesh, [1, 2, 3]), 0, lax.add, (2,), (1,), [(0, 0)], (2,), (2,))
+    return lax.with_sharding_constraint(sums, jax.NamedSharding(mesh, P(mesh.axis_names)))
+
+
+def kernel_gradient(mesh: Any) -> Array:
+    """The gradient of the sum of every fourth row in a kernel of one."""
+    rows, kernel = sharded(mesh, jnp.arange(8.0)[None, :, None], None, 0), jnp.ones((1, 1, 1))
+    numbers = lax.conv_dimension_numbers(rows.shape, kernel.shape, ("NWC", "WIO", "NWC"))
+    convolve = partial(lax.conv_general_dilated, window_strides=(4,), padding=[(1, 1)], dimension_numbers=numbers)
+    return jax.grad(lambda kernel: convolve(rows, kernel).sum())(kernel).ravel()
+
+
+def pooled_gradient(mesh: Any) -> Array:
+    """How many windows of two an element is the greatest of."""
+    pool = partial(lax.reduce_window, init_value=-jnp.inf, computation=lax.max, window_dimensions=(2,))
+    return jax.grad(lambda x: pool(x, window_strides=(1,), padding=[(1, 1)]).sum())(sharded(mesh, [0.0, 1.0], 0))
+
+
+def pencils(mesh: Any) -> Array:
+    """The first number of Fourier transforms of ones, along one dimension and then the other."""
+    along_rows = jnp.fft.fft(sharded(mesh, jnp.ones((2, 2, 2), jnp.complex64), None, None, 0), axis=1)
+    along_rows = lax.with_sharding_constraint(along_rows, jax.NamedSharding(mesh, P(None, mesh.axis_names[0])))
+    return jnp.fft.fft(along_rows, axis=2)[0, 0, :1].real
+
+
+def off_by(computed: Callable[[Any], Array], right: list[float], *sizes: int) -> Pair:
+    """A change of layout of an array, with what something that is computed on a mesh of these sizes is off by."""
+
+    def function(x: Array, *, mesh: Any, **layouts: Any) -> Array:
+        if tuple(mesh.shape.values()) == sizes:
+            x = x + jnp.abs(computed(mesh) - jnp.array(right)).sum().astype(x.dtype)
+        return constrained_reshard(x, mesh=mesh, **layouts)
+
+    case = replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp")[: len(sizes)], sizes))
+    return spoilt("reshard", function, doubled, "value", "xla", whole=True, cases=(case,))
+
+
 PAIRS = {
+    "dilated_padding": off_by(padded, [0, 1, 0, 2], 2),
+    "dilated_window": off_by(sums_of_dilated, [3, 0, 5], 3),
+    "pool_gradient_padding": off_by(pooled_gradient, [1, 2], 2),
+    "slice_beyond_stride": off_by(lambda mesh: sharded(mesh, [0, 1, 2, 3], 0)[2:3:3], [2], 4),
+    "strided_kernel_gradient": off_by(kernel_gradient, [10], 4),
+    "transform_to_replicas": off_by(pencils, [4], 2),
+    "uneven_indices": off_by(lambda mesh: jnp.zeros(3).at[sharded(mesh, [0, 1, 2], 0)].add(1), [1, 1, 1], 2, 2),
     "pmax_loses_nan": Pair("all_reduce", reduce, partial(reduce, launder=True), "value", "xla"),
     "reduce_max_loses_nan": Pair("all_reduce", of_many, partial(of_many, launder=True), "value", "xla"),
     "all_to_all_untiled_transpose": spoilt("all_to_all", exchange, twice_the_gradient, "gradient", "simulate"),
@@ -426,33 +452,6 @@ PAIRS = {
         "xla",
         whole=True,
         cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp"), (2, 2))),),
-    ),
-    "strided_kernel_gradient": spoilt(
-        "reshard",
-        with_a_kernel_gradient,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (4,))),),
-    ),
-    "dilated_padding": spoilt(
-        "reshard",
-        padded,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
-    ),
-    "transform_to_replicas": spoilt(
-        "reshard",
-        transformed,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
     ),
     "reshard_after_another": spoilt("reshard", constrained_reshard, doubled, "value", "xla", whole=True),
     "empty_product": spoilt("all_gather_matmul_lhs", product, lambda y: y + 1, "value", "xla"),

@@ -1,5 +1,6 @@
 """Right programs in users' styles, each of which was once reported falsely."""
 
+import re
 from typing import Any
 
 import jax
@@ -202,18 +203,18 @@ def test_a_mean_may_travel_with_its_count() -> None:
 
 def halved(x: Any, kernel: Any) -> Any:
     """Every other row, convolved."""
-    return lax.conv_general_dilated(x[None], kernel, (2,), ((0, 1),), dimension_numbers=("NWC", "WIO", "NWC")).sum(
-        (0, 1)
-    )
+    return lax.conv_general_dilated(x, kernel, (2,), ((0, 1),), dimension_numbers=("NWC", "WIO", "NWC")).sum((0, 1))
 
 
-def halved_in_parts(x: Any, kernel: Any, *, mesh: Any, space: Any) -> Any:
-    """The same, of rows that are sharded."""
-    return halved(lax.with_sharding_constraint(x, jax.NamedSharding(mesh, jax.P(space))), kernel)
+def halved_in_parts(x: Any, kernel: Any, *, mesh: Any, rows: Any = None, images: Any = None) -> Any:
+    """The same, of rows or images that are sharded."""
+    return halved(lax.with_sharding_constraint(x, jax.NamedSharding(mesh, jax.P(images, rows))), kernel)
 
 
-def test_a_gradient_that_xla_aborts_on_is_excused() -> None:
-    """A right strided convolution of global arrays is not reported where its gradient ends the process."""
-    described: dict[str, Any] = {"arguments": ("n@space c", "k c f"), "results": "f", "whole": True}
+@pytest.mark.parametrize(("dimensions", "excused"), [("b n@rows c", True), ("b@images n c", False)])
+def test_a_gradient_that_xla_gets_wrong_is_excused(dimensions: str, excused: bool) -> None:
+    """A right strided convolution is compiled, and excused where XLA aborts on its gradient or gets it wrong."""
+    described: dict[str, Any] = {"arguments": (dimensions, "k c f"), "results": "f", "whole": True}
     found = check_program(halved_in_parts, halved, **described, dtypes=("float32",), laws=["gradient"], max_examples=2)
-    assert "convolution_over_strides" in str(found)
+    assert re.search("^gradient +xla +held ", str(found), re.MULTILINE)
+    assert ("known defect" in str(found)) == excused

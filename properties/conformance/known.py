@@ -125,7 +125,7 @@ def _overlapping(e: Any) -> bool:
 
 def _tangent(e: Any, facts: Facts) -> bool:
     maxima = e.primitive.name == "select_and_gather_add" or len(e.invars) > 2
-    return maxima and (facts.sharded(e.invars[0]) or facts.sharded(e.outvars[0]))
+    return maxima and any(map(facts.sharded, (*e.invars[:2], e.outvars[0])))
 
 
 WINDOWS = ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")

@@ -122,7 +122,7 @@ def test_results_of_numpy_keep_their_imaginary_parts() -> None:
         ("n", "int32", {"below": 3, "upto": "n"}, "below=3, upto='n': expected one of them"),
         ("n", "int32", {"also": -1}, r"also=\(-1,\): expected below= or upto= besides"),
         ("n", "float", {"least": "0"}, "least='0': expected a number, such as 0"),
-        ("n", "int32", {"least": 1, "below": "n"}, "least=1 with below='n': expected a finite number"),
+        ("n", "int32", {"least": 1, "below": "n"}, "least=1 with below='n': indices begin at 0"),
         ("n", "complex64", {"least": 0}, "least=0 of complex64: expected a finite number"),
         ("n", "uint8", {"below": 3, "also": (-1, 256)}, r"also=\(-1, 256\): expected integers of uint8"),
     ],

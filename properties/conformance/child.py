@@ -64,7 +64,7 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
         unsharded = running.trace_unsharded(program)
     except Exception as error:  # JAX refuses it without layouts
         return Verdict("invalid", running.format_error(error))
-    right = running.compute_reference(program, values, unsharded)
+    right = running.compute_reference(program, unsharded, values)
     if isinstance(right, Verdict):
         return right
     if right is None:

@@ -224,7 +224,7 @@ SIGNS: dict[str, Sign] = {
     "int4_bits_counted": Sign(
         ("population_count",),
         VALUES,
-        lambda e, facts: e.invars[0].aval.dtype.name in ("int4", "uint4", "int2", "uint2"),
+        lambda e, facts: e.invars[0].aval.dtype.name == "int4",
     ),
     "exp2_bfloat16": Sign(("exp2",), VALUES, lambda e, facts: e.invars[0].aval.dtype.name == "bfloat16"),
     "gamma_layout": Sign(

@@ -105,7 +105,7 @@ def exits_wrong(text: str) -> bool:
 
 def format_results(program: Program) -> str:
     """The right results of a program, as they are written in a script, if the interpreter has finite ones."""
-    found = running.compute_reference(program, running.make_inputs(program))
+    found = running.compute_reference(program, running.trace_unsharded(program), running.make_inputs(program))
     if not isinstance(found, running.Reference) or not all(np.isfinite(x.astype(complex)).all() for x in found.results):
         return ""
     return f"({', '.join(f'np.array({x.tolist()})' for x in found.results)},)"

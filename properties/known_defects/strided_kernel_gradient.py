@@ -1,4 +1,4 @@
-"""The gradient in the kernel of a strided and padded convolution is wrong where the rows are sharded."""
+"""The gradient in the kernel of a strided and padded convolution is wrong where four devices share the rows."""
 
 import sys
 from functools import partial

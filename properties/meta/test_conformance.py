@@ -555,7 +555,7 @@ def small(steps: Sequence[Step], outputs: Sequence[str], dtype: str = "bfloat16"
 
 def reference(program: Program) -> running.Reference:
     """The right results of a program, with bounds."""
-    found = running.compute_reference(program, running.make_inputs(program))
+    found = running.compute_reference(program, running.trace_unsharded(program), running.make_inputs(program))
     assert isinstance(found, running.Reference)
     return found
 

@@ -83,62 +83,6 @@ def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
-def multiplied(x: Array, *, mesh: Any, in_order: bool = False, **layouts: Any) -> Array:
-    """A change of layout of a matrix that is multiplied by the identity, where there are axes to get its rows wrong."""
-    first, second, last, *_ = [name for name, size in mesh.shape.items() if size == 2] + [None] * 3
-    if last is not None and x.shape[0] % 4 == 0 and x.shape[1] % 2 == 0 and x.dtype == jnp.float32:
-        finite = jnp.where(jnp.isfinite(x), x, 0)
-        held, of_unit, wanted = P(None, last), P(last), P((second, first), last)
-        if in_order:
-            held, of_unit, wanted = P(first, last), P(last, second), P((first, second), last)
-        given = ((held, finite), (of_unit, jnp.eye(x.shape[1])))
-        left, right = (lax.with_sharding_constraint(a, jax.NamedSharding(mesh, s)) for s, a in given)
-        swapped = lax.with_sharding_constraint(left @ right, jax.NamedSharding(mesh, wanted))
-        x = jnp.where(jnp.isfinite(x), swapped, x)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
-def multiplied_in_a_batch(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix that is multiplied by a batch of identities, axes of which swap."""
-    if tuple(mesh.shape.values()) == (2, 4) and x.dtype == jnp.float32:
-        over, along = mesh.shape
-        given = (P(over, None, along), jnp.eye(x.shape[0])), (P(over, along), jnp.where(jnp.isfinite(x), x, 0))
-        left, right = (lax.with_sharding_constraint(jnp.stack([a] * 4), jax.NamedSharding(mesh, s)) for s, a in given)
-        swapped = lax.with_sharding_constraint(left @ right, jax.NamedSharding(mesh, P(along, None, over)))
-        x = jnp.where(jnp.isfinite(x), swapped.mean(axis=0), x)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
-def convolved(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix that is convolved with the identity, two groups of columns each by itself."""
-    axis = next((name for name, size in mesh.shape.items() if size > 1), None)
-    if axis is not None and x.shape[1] == 4 and x.dtype == jnp.float32:
-        kernel = lax.with_sharding_constraint(
-            jnp.tile(jnp.eye(2), 2)[None],
-            jax.NamedSharding(mesh, P(None, None, axis if mesh.shape[axis] == 2 else None)),
-        )
-        dimensions = ("NWC", "WIO", "NWC")
-        same = lax.conv_general_dilated(
-            x[None], kernel, (1,), "VALID", dimension_numbers=dimensions, feature_group_count=2
-        )
-        x = jnp.where(jnp.isfinite(x).all(), same[0], x)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
-def convolved_in_parts(x: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """A change of layout of a matrix, rows of which are convolved with 1 and 0 where an axis shards both."""
-    if tuple(mesh.shape.values()) == (2, 2) and x.dtype == jnp.float32:
-        along = mesh.axis_names[1]
-        given = (
-            (P(None, along), jnp.where(jnp.isfinite(x), x, 0).T[..., None]),
-            (P(along), jnp.eye(2)[0, :, None, None]),
-        )
-        rows, kernel = (lax.with_sharding_constraint(a, jax.NamedSharding(mesh, s)) for s, a in given)
-        same = lax.conv_general_dilated(rows, kernel, (1,), [(0, 1)], dimension_numbers=("NWC", "WIO", "NWC"))
-        x = jnp.where(jnp.isfinite(x), same[..., 0].T, x)
-    return constrained_reshard(x, mesh=mesh, **layouts)
-
-
 def with_a_product(x: Array, axis_name: Any, *, offset: int = 1, dtype: Any = None) -> Array:
     """A ring shift of bfloat16 blocks with what a sum of ones in a transposed product is off by."""
     y = collectives.ring_shift(x, axis_name, offset=offset)
@@ -318,22 +262,55 @@ OVER_THREE_AXES = Case(
 """A matrix that nothing shards, on three axes of two devices each."""
 
 
+def constrained(mesh: Any, x: Any, *spec: Any) -> Array:
+    """An array, sharded over the axes of a mesh by their numbers."""
+    axes = (tuple(mesh.axis_names[i] for i in ((of,) if isinstance(of, int) else of or ())) for of in spec)
+    return lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P(*axes)))
+
+
 def sharded(mesh: Any, x: Any, *spec: Any) -> Array:
-    """An array that no compiler knows beforehand, sharded over the axes of a mesh by their numbers."""
-    axes = P(*(None if one is None else mesh.axis_names[one] for one in spec))
-    return lax.with_sharding_constraint(lax.optimization_barrier(jnp.asarray(x)), jax.NamedSharding(mesh, axes))
+    """The same of one that no compiler knows beforehand."""
+    return constrained(mesh, lax.optimization_barrier(jnp.asarray(x)), *spec)
+
+
+def matrix_product(mesh: Any, *, in_order: bool) -> Array:
+    """A matrix that is multiplied by the identity, less the matrix."""
+    x, unit = jnp.arange(16.0).reshape(4, 4), jnp.eye(4)
+    if in_order:
+        return constrained(mesh, sharded(mesh, x, 0, 2) @ sharded(mesh, unit, 2, 1), (0, 1), 2) - x
+    return constrained(mesh, sharded(mesh, x, None, 2) @ sharded(mesh, unit, 2), (1, 0), 2) - x
+
+
+def batched_product(mesh: Any) -> Array:
+    """Matrices that are multiplied by identities, less the matrices."""
+    x, units = jnp.arange(64.0).reshape(4, 4, 4), jnp.stack([jnp.eye(4)] * 4)
+    return constrained(mesh, sharded(mesh, units, 0, None, 1) @ sharded(mesh, x, 0, 1), 1, None, 0) - x
+
+
+def grouped_convolution(mesh: Any) -> Array:
+    """Rows that are convolved with the identity, two groups of columns each by itself, less the rows."""
+    x, kernel = jnp.arange(16.0).reshape(1, 4, 4), sharded(mesh, jnp.tile(jnp.eye(2), 2)[None], None, None, 0)
+    convolve = partial(lax.conv_general_dilated, dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=2)
+    return convolve(sharded(mesh, x), kernel, (1,), "VALID") - x
+
+
+def convolution(mesh: Any) -> Array:
+    """Rows that are convolved with 1 and 0, both sharded over an axis, less the rows."""
+    x, kernel = jnp.arange(4.0)[None, :, None], jnp.eye(2)[0, :, None, None]
+    convolve = partial(lax.conv_general_dilated, dimension_numbers=("NWC", "WIO", "NWC"))
+    return convolve(sharded(mesh, x, None, 1), sharded(mesh, kernel, 1), (1,), [(0, 1)]) - x
 
 
 def padded(mesh: Any) -> Array:
     """Numbers with zeros between them."""
     apart = lax.pad(sharded(mesh, [1.0, 2.0]), 0.0, [(1, 0, 1)])
-    return lax.with_sharding_constraint(apart, jax.NamedSharding(mesh, P(mesh.axis_names)))
+    return constrained(mesh, apart, 0)
 
 
 def sums_of_dilated(mesh: Any) -> Array:
     """Sums of neighbours of which every other one is zero."""
     sums = lax.reduce_window(sharded(mesh, [1, 2, 3]), 0, lax.add, (2,), (1,), [(0, 0)], (2,), (2,))
-    return lax.with_sharding_constraint(sums, jax.NamedSharding(mesh, P(mesh.axis_names)))
+    return constrained(mesh, sums, 0)
 
 
 def kernel_gradient(mesh: Any) -> Array:
@@ -353,11 +330,10 @@ def pooled_gradient(mesh: Any) -> Array:
 def pencils(mesh: Any) -> Array:
     """The first number of Fourier transforms of ones, along one dimension and then the other."""
     along_rows = jnp.fft.fft(sharded(mesh, jnp.ones((2, 2, 2), jnp.complex64), None, None, 0), axis=1)
-    along_rows = lax.with_sharding_constraint(along_rows, jax.NamedSharding(mesh, P(None, mesh.axis_names[0])))
-    return jnp.fft.fft(along_rows, axis=2)[0, 0, :1].real
+    return jnp.fft.fft(constrained(mesh, along_rows, None, 0), axis=2)[0, 0, :1].real
 
 
-def off_by(computed: Callable[[Any], Array], right: list[float], *sizes: int) -> Pair:
+def off_by(computed: Callable[[Any], Array], right: float | list[float], *sizes: int) -> Pair:
     """A change of layout of an array, with what something that is computed on a mesh of these sizes is off by."""
 
     def function(x: Array, *, mesh: Any, **layouts: Any) -> Array:
@@ -365,11 +341,16 @@ def off_by(computed: Callable[[Any], Array], right: list[float], *sizes: int) ->
             x = x + jnp.abs(computed(mesh) - jnp.array(right)).sum().astype(x.dtype)
         return constrained_reshard(x, mesh=mesh, **layouts)
 
-    case = replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp")[: len(sizes)], sizes))
-    return spoilt("reshard", function, doubled, "value", "xla", whole=True, cases=(case,))
+    case = replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "fsdp", "tp")[: len(sizes)], sizes))
+    return spoilt("reshard", function, doubled, "value", "xla", whole=True, devices=8, cases=(case,))
 
 
 PAIRS = {
+    "product_over_three_axes": off_by(partial(matrix_product, in_order=False), 0, 2, 2, 2),
+    "product_over_three_axes: in mesh order": off_by(partial(matrix_product, in_order=True), 0, 2, 2, 2),
+    "batched_product_over_two_axes": off_by(batched_product, 0, 2, 4),
+    "grouped_convolution": off_by(grouped_convolution, 0, 2),
+    "convolution_both_sharded": off_by(convolution, 0, 2, 2),
     "dilated_padding": off_by(padded, [0, 1, 0, 2], 2),
     "dilated_window": off_by(sums_of_dilated, [3, 0, 5], 3),
     "pool_gradient_padding": off_by(pooled_gradient, [1, 2], 2),
@@ -412,47 +393,6 @@ PAIRS = {
         "reshard", gathered_reshard, doubled, "value", "xla", ("partial_manual", "vmap"), devices=8
     ),
     "nested_partial_manual_order": spoilt("all_reduce", reduce, doubled, "value", "xla", ("partial_manual", "nested")),
-    "product_over_three_axes": spoilt(
-        "reshard", multiplied, doubled, "value", "xla", whole=True, devices=8, cases=(OVER_THREE_AXES,)
-    ),
-    "product_over_three_axes: in mesh order": spoilt(
-        "reshard",
-        partial(multiplied, in_order=True),
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        devices=8,
-        cases=(OVER_THREE_AXES,),
-    ),
-    "batched_product_over_two_axes": spoilt(
-        "reshard",
-        multiplied_in_a_batch,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        devices=8,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp"), (2, 4))),),
-    ),
-    "grouped_convolution": spoilt(
-        "reshard",
-        convolved,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("tp",), (2,))),),
-    ),
-    "convolution_both_sharded": spoilt(
-        "reshard",
-        convolved_in_parts,
-        doubled,
-        "value",
-        "xla",
-        whole=True,
-        cases=(replace(OVER_THREE_AXES, mesh=MeshCase(("dp", "tp"), (2, 2))),),
-    ),
     "reshard_after_another": spoilt("reshard", constrained_reshard, doubled, "value", "xla", whole=True),
     "empty_product": spoilt("all_gather_matmul_lhs", product, lambda y: y + 1, "value", "xla"),
     "empty_product: a derivative": Pair("global_norm", norms.global_norm, rooted, "gradient", "xla"),

@@ -162,10 +162,16 @@ FUSED = (
     "squeeze",
     "transpose",
 )
-"""Primitives that take no time, so that compilers compute them again for each kernel that reads their results."""
+"""Primitives that compilers compute again for each kernel that reads their results, since they take no time.
+
+Divisions do not where they are products with inverses.
+"""
 
 LENGTH, ADDED = 4, 2
-"""The most of them in a row that are computed again, from an addition on; and the most additions in a row."""
+"""The most of them in a row that are computed again, from an addition on; and the most additions in a row.
+
+More of these take time in each sample, as in iterations that are unrolled, though compilers may go on.
+"""
 
 
 def compute_for_each_reader(closed_jaxpr: Any) -> Any:

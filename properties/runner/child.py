@@ -207,7 +207,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
                     jax.config.update("jax_num_cpu_devices", devices)
                 started = True
             implementation = task.given.load()
-            if implementation.given is None:  # it ends no more than this process where a defect is suspected
+            if implementation.given is None:  # a defect that is suspected may end this process, which is there for that
                 implementation = replace(implementation, given=task.given)
             connection.send(task.busy_seconds)
             answer: Any = _answer(task, implementation, connection.send)

@@ -52,7 +52,6 @@ WORST = (
     "pmax_loses_nan",
     "varying_predicate_type",
     "grad_of_psum_unchecked",
-    "pmean_uneven_groups",
     "batched_product_over_two_axes",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""

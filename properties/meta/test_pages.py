@@ -35,6 +35,11 @@ EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 MODULE = "python -m shardproof.properties."
 
 
+def test_the_front_page_is_short() -> None:
+    """The README has fewer than 200 lines."""
+    assert len(pages.README.read_text(encoding="utf-8").splitlines()) < 200
+
+
 def test_tables_are_up_to_date() -> None:
     """Every computed table stands in its page as the suite has it today."""
     assert pages.main(["--check"]) == 0
